@@ -1,0 +1,1 @@
+//! SPEC 13.2: one struct per control record.
