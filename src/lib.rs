@@ -16,5 +16,8 @@ pub mod planted;
 
 pub use crate::clock::{Clock, SystemClock};
 pub use crate::error::{Error, ErrorKind, Result};
-pub use crate::log::{Batch, Check, CreateMode, Durability, Finding, FindingKind, Options, RecordKind, Severity};
+pub use crate::log::{
+    Batch, Check, CreateMode, Durability, Finding, FindingKind, Log, Options, Pending, Reader,
+    Record, RecordKind, RecoveryReport, Severity, TornEnd,
+};
 pub use crate::lsn::{Lsn, LsnRange, SegmentId};
