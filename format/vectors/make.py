@@ -2,7 +2,8 @@
 """Makes the vectors beside it: values in, bytes out, from SPEC.md alone.
 
 It shares nothing with the crate that the vectors test; the CRC is zlib's.
-`make.py` writes the files; `make.py --check` says which differ.
+`make.py` writes the files; `make.py --check` says which differ; `make.py --seeds` also writes the
+corpora of the fuzz targets.
 """
 
 import pathlib
@@ -14,6 +15,7 @@ HERE = pathlib.Path(__file__).parent
 SALT = 0x1122334455667788
 UUID = bytes(range(0x10, 0x20))
 FILES = {}
+SEEDS = {}
 
 
 def u8(n): return struct.pack("<B", n)
@@ -57,6 +59,11 @@ def file(name, spec, what, fields, expect="ok", why=None):
             lines.append("%04x  %s%s" % (at, row, tail))
             at += len(data[i:i + 16])
     FILES[name + ".hex"] = "\n".join(lines) + "\n"
+    if what == "message":
+        SEEDS["decode_message/" + name] = joined(fields)
+    if what.startswith("frame |"):
+        salt, offset = (int(part.split()[1]) for part in what.split(" | ")[1:])
+        SEEDS["decode_frame/" + name] = u64(salt) + u64(offset) + joined(fields)
 
 
 def joined(fields):
@@ -388,6 +395,34 @@ file("message-cut", "13.1", "message",
       ("a", b"cut", b"cut")], "truncated at 13")
 
 
+# --- Segments without the zeros between their blocks, for fuzz/src/lib.rs
+
+def segment(*parts, first_lsn=46, slots=None):
+    head = header(first_lsn=first_lsn)
+    slots = [bytes(128), joined(slot(durable_lsn=first_lsn - 1, durable_offset=12288, head=head))
+             ] if slots is None else slots
+    return joined(head) + b"".join(slots) + b"".join(parts)
+
+
+ONE = joined(frame(offset=12288))
+TWO = ONE + joined(frame(offset=12328, lsn=47, lag=2, payload=b"second"))
+TWO_SLOT = joined(slot(counter=2, index=0, durable_lsn=47, durable_offset=12368))
+FOOT = dict(last_lsn=47, end=12368, durable_lsn=47, count=2, payload_bytes=9, first=1700000000001,
+            last=1700000000001, entries=[(46, 12288, 1700000000001)])
+for name, data in [
+    ("empty", segment()),
+    ("bare", segment(bytes(64))),
+    ("one", segment(ONE)),
+    ("two", segment(TWO, bytes(24))),
+    ("torn", segment(ONE, joined(frame(offset=12328, lsn=47))[:20], bytes(60))),
+    ("hole", segment(ONE, bytes(40), joined(frame(offset=12368, lsn=48)))),
+    ("sealed", segment(TWO, joined(footer(12368, **FOOT)))),
+    ("sealed-behind-dead", segment(TWO, b"\xee" * 32, joined(footer(12400, **FOOT)))),
+    ("both-slots", segment(TWO, slots=[TWO_SLOT, joined(slot())])),
+]:
+    SEEDS["decode_segment/" + name] = data
+
+
 def main():
     stale = []
     for name, content in FILES.items():
@@ -397,6 +432,11 @@ def main():
             if "--check" not in sys.argv[1:]:
                 path.write_text(content)
     stale += sorted(p.name for p in HERE.glob("*.hex") if p.name not in FILES)
+    if "--seeds" in sys.argv[1:]:
+        for name, data in SEEDS.items():
+            path = HERE / "../../fuzz/corpus" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
     print("%d vectors, %d differed" % (len(FILES), len(stale)), *stale[:20])
     return 1 if stale and "--check" in sys.argv[1:] else 0
 
