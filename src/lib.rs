@@ -14,7 +14,7 @@ mod lsn;
 #[cfg(planted)]
 pub mod planted;
 
-pub use crate::clock::{Clock, SystemClock};
+pub use crate::clock::{Clock, ClockLimits, LogTime, SystemClock};
 pub use crate::error::{Error, ErrorKind, Result};
 pub use crate::log::{Batch, Check, CreateMode, Durability, Finding, FindingKind, Options, RecordKind, Severity};
 pub use crate::lsn::{Lsn, LsnRange, SegmentId};
