@@ -4,21 +4,23 @@
 //! allocates no more than a constant factor of its input. It says what a record is, not whether it
 //! makes sense after the records before it: that is the state's.
 
+mod accepted;
 mod body;
 mod fields;
 mod job;
 
 use std::sync::Arc;
 
+pub use accepted::{Accepted, JobLink, PchannelEnd};
 pub use body::{
-    Accepted, Ack, AckPosition, Channel, ClockRebase, Collection, Done, DropCause, Dropped,
-    JobLink, Outcome, Park, PchannelEnd, PolicyRecord, Resume, Skip, Term, WindowAccepted,
+    Ack, AckPosition, Channel, ClockRebase, Collection, Done, DropCause, Dropped, Outcome, Park,
+    PolicyRecord, Resume, Skip, Term, WindowAccepted,
 };
 pub use job::{Attempt, JobPhase, JobPlan, JobState, PlanFile};
 
-use crate::error::{DecodeError, DecodeErrorKind};
+use crate::error::{DecodeError, DecodeErrorKind, LimitError};
 use crate::limits::TIME_MS_MAX;
-use fields::{FieldReader, FieldWriter};
+use crate::wire::{Reader, put_u64};
 
 /// Version of every record type's fields that this crate writes.
 pub const RECORD_VERSION: u8 = 1;
@@ -157,34 +159,32 @@ impl Body {
 impl ControlRecord {
     /// Encodes the record as the payload of a frame of kind control.
     ///
-    /// Text and lists longer than their length field are cut by no one: callers check the limits
-    /// of SPEC 9 before; what exceeds a length field is encoded as empty.
-    #[must_use]
-    pub fn encode(&self) -> Vec<u8> {
-        let mut out = FieldWriter::default();
-        out.u8(self.body.record_type());
-        out.u8(RECORD_VERSION);
-        out.u64(self.at_ms);
+    /// # Errors
+    ///
+    /// [`LimitError`] for text or a list above its limit of SPEC 9.
+    pub fn encode(&self) -> Result<Vec<u8>, LimitError> {
+        let mut out = vec![self.body.record_type(), RECORD_VERSION];
+        put_u64(&mut out, self.at_ms);
         match &self.body {
-            Body::Collection(x) => x.encode(&mut out),
-            Body::Channel(x) => x.encode(&mut out),
-            Body::Accepted(x) => x.encode(&mut out),
-            Body::Ack(x) => x.encode(&mut out),
-            Body::Done(x) => x.encode(&mut out),
-            Body::Dropped(x) => x.encode(&mut out),
-            Body::Park(x) => x.encode(&mut out),
-            Body::Resume(x) => x.encode(&mut out),
-            Body::Skip(x) => x.encode(&mut out),
-            Body::Attempt(x) => x.encode(&mut out),
-            Body::JobPlan(x) => x.encode(&mut out),
-            Body::JobState(x) => x.encode(&mut out),
-            Body::ClockRebase(x) => x.encode(&mut out),
-            Body::Term(x) => x.encode(&mut out),
-            Body::WindowAccepted(x) => x.encode(&mut out),
-            Body::Policy(x) => x.encode(&mut out),
+            Body::Collection(x) => x.encode(&mut out)?,
+            Body::Channel(x) => x.encode(&mut out)?,
+            Body::Accepted(x) => x.encode(&mut out)?,
+            Body::Ack(x) => x.encode(&mut out)?,
+            Body::Done(x) => x.encode(&mut out)?,
+            Body::Dropped(x) => x.encode(&mut out)?,
+            Body::Park(x) => x.encode(&mut out)?,
+            Body::Resume(x) => x.encode(&mut out)?,
+            Body::Skip(x) => x.encode(&mut out)?,
+            Body::Attempt(x) => x.encode(&mut out)?,
+            Body::JobPlan(x) => x.encode(&mut out)?,
+            Body::JobState(x) => x.encode(&mut out)?,
+            Body::ClockRebase(x) => x.encode(&mut out)?,
+            Body::Term(x) => x.encode(&mut out)?,
+            Body::WindowAccepted(x) => x.encode(&mut out)?,
+            Body::Policy(x) => x.encode(&mut out)?,
             Body::Skipped { .. } => {}
         }
-        out.finish()
+        Ok(out)
     }
 
     /// Decodes the payload of a frame of kind control.
@@ -194,34 +194,28 @@ impl ControlRecord {
     /// `Unsupported` for a type that must be understood and is not known, `Truncated`, `Field`,
     /// `Text` or `Limit` where the bytes are not such a record.
     pub fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
-        let mut r = FieldReader::new(bytes);
+        let mut r = Reader::new(bytes);
         let record_type = r.u8()?;
         let at_version = r.at();
         let version = r.u8()?;
         if version == 0 {
-            return Err(DecodeError {
-                at: at_version,
-                kind: DecodeErrorKind::Field { name: "version", found: 0 },
-            });
+            return Err(DecodeError::field(at_version, "version", 0));
         }
         let at_time = r.at();
         let at_ms = r.u64()?;
         if at_ms > TIME_MS_MAX {
-            return Err(DecodeError {
-                at: at_time,
-                kind: DecodeErrorKind::Field { name: "at", found: at_ms },
-            });
+            return Err(DecodeError::field(at_time, "at", at_ms));
         }
         let body = Self::decode_body(record_type, &mut r)?;
         // SPEC 13.2: a later version may append fields; ours has none behind the last.
         let skipped = matches!(body, Body::Skipped { .. });
         if version == RECORD_VERSION && !skipped {
-            r.end()?;
+            r.finish()?;
         }
         Ok(Self { at_ms, body })
     }
 
-    fn decode_body(record_type: u8, r: &mut FieldReader<'_>) -> Result<Body, DecodeError> {
+    fn decode_body(record_type: u8, r: &mut Reader<'_>) -> Result<Body, DecodeError> {
         Ok(match record_type {
             number::COLLECTION => Body::Collection(Arc::new(Collection::decode(r)?)),
             number::CHANNEL => Body::Channel(Channel::decode(r)?),

@@ -1,13 +1,12 @@
 //! Fields of the records of broadcasts, channels and time.
-#![expect(clippy::exhaustive_structs, reason = "the fields of a record are SPEC's")]
-
-use super::fields::{FieldReader, FieldWriter};
+use super::fields::{
+    Put, blob, choice, nonzero, put_blob, put_list, put_name, put_vchannels, text, text_or_none,
+    vchannels,
+};
 use crate::error::DecodeError;
-use crate::limits::{PROPERTY_COUNT_MAX, RESOURCE_COUNT_MAX, VCHANNEL_COUNT_MAX};
-use crate::message::{AckMode, BroadcastId, Fingerprint, Resource, Scope, TimeTick};
-
-/// Most pchannels that one broadcast may touch: no more than its vchannels.
-const PCHANNEL_COUNT_MAX: usize = VCHANNEL_COUNT_MAX;
+use crate::limits::VCHANNEL_COUNT_MAX;
+use crate::message::{BroadcastId, TimeTick};
+use crate::wire::{Reader, put_bool, put_u16, put_u32, put_u64};
 
 /// A collection: what imports go into.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,27 +30,28 @@ pub struct Collection {
 }
 
 impl Collection {
-    pub(super) fn encode(&self, out: &mut FieldWriter) {
-        out.u64(self.id);
-        out.text(&self.name);
-        out.u64(self.generation);
-        out.bytes(&self.schema);
-        out.text(self.primary_key.as_deref().unwrap_or_default());
-        out.u8(self.partition_function);
-        out.u16(self.partition_version);
-        out.list(&self.vchannels, |out, v| out.text(v));
+    pub(super) fn encode(&self, out: &mut Vec<u8>) -> Put {
+        put_u64(out, self.id);
+        put_name(out, "name", &self.name)?;
+        put_u64(out, self.generation);
+        put_blob(out, "schema", &self.schema)?;
+        put_name(out, "primary key", self.primary_key.as_deref().unwrap_or_default())?;
+        out.push(self.partition_function);
+        put_u16(out, self.partition_version);
+        put_vchannels(out, &self.vchannels)?;
+        Ok(())
     }
 
-    pub(super) fn decode(r: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
+    pub(super) fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
         Ok(Self {
-            id: r.nonzero("collection")?,
-            name: r.text("name")?,
+            id: nonzero(r, "collection")?,
+            name: text(r, "name")?,
             generation: r.u64()?,
-            schema: r.bytes()?.to_vec(),
-            primary_key: Some(r.text("primary key")?).filter(|key| !key.is_empty()),
+            schema: blob(r)?,
+            primary_key: text_or_none(r, "primary key")?,
             partition_function: r.u8()?,
             partition_version: r.u16()?,
-            vchannels: r.list(2, VCHANNEL_COUNT_MAX, |r| r.text("vchannel"))?,
+            vchannels: vchannels(r)?,
         })
     }
 }
@@ -66,179 +66,14 @@ pub struct Channel {
 }
 
 impl Channel {
-    pub(super) fn encode(&self, out: &mut FieldWriter) {
-        out.text(&self.vchannel);
-        out.text(&self.pchannel);
+    pub(super) fn encode(&self, out: &mut Vec<u8>) -> Put {
+        put_name(out, "vchannel", &self.vchannel)?;
+        put_name(out, "pchannel", &self.pchannel)?;
+        Ok(())
     }
 
-    pub(super) fn decode(r: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
-        Ok(Self { vchannel: r.text("vchannel")?, pchannel: r.text("pchannel")? })
-    }
-}
-
-/// What a broadcast has to do with a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum JobLink {
-    /// Nothing.
-    None,
-    /// Its Done makes a job under its own identity.
-    Starts,
-    /// It ends an attempt of a job.
-    Ends {
-        /// The job.
-        job: BroadcastId,
-        /// The attempt, from 1.
-        attempt: u32,
-        /// Commit, or abort.
-        commit: bool,
-    },
-}
-
-impl JobLink {
-    fn encode(self, out: &mut FieldWriter) {
-        match self {
-            Self::None => out.u8(0),
-            Self::Starts => out.u8(1),
-            Self::Ends { job, attempt, commit } => {
-                out.u8(if commit { 2 } else { 3 });
-                out.u64(job.0);
-                out.u32(attempt);
-            }
-        }
-    }
-
-    fn decode(r: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
-        Ok(match r.choice("job link", |b| (b <= 3).then_some(b))? {
-            0 => Self::None,
-            1 => Self::Starts,
-            b => Self::Ends {
-                job: BroadcastId(r.nonzero("job")?),
-                attempt: r.u32()?,
-                commit: b == 2,
-            },
-        })
-    }
-}
-
-/// Where a pchannel ended before an acceptance was written: its copies stand there or behind.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PchannelEnd {
-    /// Name of the pchannel.
-    pub pchannel: String,
-    /// LSN of the next record that it would have been given.
-    pub next_lsn: u64,
-}
-
-impl PchannelEnd {
-    pub(super) fn encode(&self, out: &mut FieldWriter) {
-        out.text(&self.pchannel);
-        out.u64(self.next_lsn);
-    }
-
-    pub(super) fn decode(r: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
-        Ok(Self { pchannel: r.text("pchannel")?, next_lsn: r.nonzero("next lsn")? })
-    }
-
-    pub(super) fn decode_list(r: &mut FieldReader<'_>) -> Result<Vec<Self>, DecodeError> {
-        r.list(10, PCHANNEL_COUNT_MAX, Self::decode)
-    }
-}
-
-/// The acceptance of a broadcast.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Accepted {
-    /// Identity, one more than any before.
-    pub id: BroadcastId,
-    /// Name of the message type.
-    pub message_type: String,
-    /// Who may be answered with it; `None` for an unkeyed broadcast.
-    pub scope: Option<Scope>,
-    /// What a retry must equal.
-    pub fingerprint: Fingerprint,
-    /// Resource keys held until the end.
-    pub resources: Vec<Resource>,
-    /// The vchannels; Ack counts them in this order.
-    pub vchannels: Vec<String>,
-    /// Where each pchannel of them ended before.
-    pub ends: Vec<PchannelEnd>,
-    /// What acknowledges a copy.
-    pub ack_mode: AckMode,
-    /// How long the key is kept behind its Done, in milliseconds.
-    pub lifetime_ms: u64,
-    /// The lifetime is a promise; otherwise the key may be evicted.
-    pub firm: bool,
-    /// What it has to do with a job.
-    pub job: JobLink,
-    /// Properties of the caller.
-    pub properties: Vec<(String, Vec<u8>)>,
-    /// W3C trace context.
-    pub trace: Option<String>,
-    /// Payload of every copy.
-    pub payload: Vec<u8>,
-}
-
-impl Accepted {
-    pub(super) fn encode(&self, out: &mut FieldWriter) {
-        out.u64(self.id.0);
-        out.text(&self.message_type);
-        out.bytes(&self.scope.as_ref().map(Scope::encode).unwrap_or_default());
-        out.bytes(&self.fingerprint.encode());
-        out.list(&self.resources, |out, x| {
-            out.text(&x.domain);
-            out.text(&x.key);
-            out.u8(u8::from(x.shared));
-        });
-        out.list(&self.vchannels, |out, v| out.text(v));
-        out.list(&self.ends, |out, x| x.encode(out));
-        out.u8(self.ack_mode.to_byte());
-        out.u64(self.lifetime_ms);
-        out.u8(u8::from(self.firm));
-        self.job.encode(out);
-        out.list(&self.properties, |out, (key, value)| {
-            out.text(key);
-            out.bytes(value);
-        });
-        out.text(self.trace.as_deref().unwrap_or_default());
-        out.bytes(&self.payload);
-    }
-
-    pub(super) fn decode(r: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
-        Ok(Self {
-            id: BroadcastId(r.nonzero("broadcast")?),
-            message_type: r.text("message type")?,
-            scope: match r.bytes()? {
-                [] => None,
-                bytes => Some(Scope::decode(bytes)?),
-            },
-            fingerprint: Fingerprint::decode(r.bytes()?)?,
-            resources: r.list(5, RESOURCE_COUNT_MAX, |r| {
-                Ok(Resource {
-                    domain: r.text("domain")?,
-                    key: r.text("key")?,
-                    shared: r.choice("shared", flag)?,
-                })
-            })?,
-            vchannels: r.list(2, VCHANNEL_COUNT_MAX, |r| r.text("vchannel"))?,
-            ends: PchannelEnd::decode_list(r)?,
-            ack_mode: r.choice("ack mode", AckMode::from_byte)?,
-            lifetime_ms: r.u64()?,
-            firm: r.choice("firm", flag)?,
-            job: JobLink::decode(r)?,
-            properties: r.list(6, PROPERTY_COUNT_MAX, |r| {
-                Ok((r.text("property")?, r.bytes()?.to_vec()))
-            })?,
-            trace: Some(r.text("trace")?).filter(|trace| !trace.is_empty()),
-            payload: r.bytes()?.to_vec(),
-        })
-    }
-}
-
-fn flag(byte: u8) -> Option<bool> {
-    match byte {
-        0 => Some(false),
-        1 => Some(true),
-        _ => None,
+    pub(super) fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(Self { vchannel: text(r, "vchannel")?, pchannel: text(r, "pchannel")? })
     }
 }
 
@@ -263,22 +98,24 @@ pub struct Ack {
 }
 
 impl Ack {
-    pub(super) fn encode(&self, out: &mut FieldWriter) {
-        out.u64(self.id.0);
-        out.list(&self.positions, |out, x| {
-            out.u32(x.vchannel);
-            out.u64(x.lsn);
-            out.u64(x.time_tick.0);
-        });
+    pub(super) fn encode(&self, out: &mut Vec<u8>) -> Put {
+        put_u64(out, self.id.0);
+        put_list(out, "positions", VCHANNEL_COUNT_MAX, &self.positions, |out, x| {
+            put_u32(out, x.vchannel);
+            put_u64(out, x.lsn);
+            put_u64(out, x.time_tick.0);
+            Ok(())
+        })?;
+        Ok(())
     }
 
-    pub(super) fn decode(r: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
+    pub(super) fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
         Ok(Self {
-            id: BroadcastId(r.nonzero("broadcast")?),
-            positions: r.list(20, VCHANNEL_COUNT_MAX, |r| {
+            id: BroadcastId(nonzero(r, "broadcast")?),
+            positions: r.list(VCHANNEL_COUNT_MAX, 20, |r| {
                 Ok(AckPosition {
                     vchannel: r.u32()?,
-                    lsn: r.nonzero("lsn")?,
+                    lsn: nonzero(r, "lsn")?,
                     time_tick: TimeTick(r.u64()?),
                 })
             })?,
@@ -306,24 +143,25 @@ pub struct Done {
 }
 
 impl Done {
-    pub(super) fn encode(&self, out: &mut FieldWriter) {
-        out.u64(self.id.0);
+    pub(super) fn encode(&self, out: &mut Vec<u8>) -> Put {
+        put_u64(out, self.id.0);
         match &self.outcome {
             Outcome::Done => {
-                out.u8(1);
-                out.text("");
+                out.push(1);
+                put_name(out, "reason", "")?;
             }
             Outcome::Failed(reason) => {
-                out.u8(2);
-                out.text(reason);
+                out.push(2);
+                put_name(out, "reason", reason)?;
             }
         }
+        Ok(())
     }
 
-    pub(super) fn decode(r: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
-        let id = BroadcastId(r.nonzero("broadcast")?);
-        let failed = r.choice("outcome", |b| flag(b.wrapping_sub(1)))?;
-        let reason = r.text("reason")?;
+    pub(super) fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let id = BroadcastId(nonzero(r, "broadcast")?);
+        let failed = choice(r, "outcome", |b| matches!(b, 1 | 2).then_some(b == 2))?;
+        let reason = text(r, "reason")?;
         let outcome = if failed { Outcome::Failed(reason) } else { Outcome::Done };
         Ok(Self { id, outcome })
     }
@@ -363,19 +201,20 @@ pub struct Dropped {
 }
 
 impl Dropped {
-    pub(super) fn encode(self, out: &mut FieldWriter) {
-        out.u64(self.id.0);
+    pub(super) fn encode(self, out: &mut Vec<u8>) -> Put {
+        put_u64(out, self.id.0);
         out.u8(match self.cause {
             DropCause::Expired => 1,
             DropCause::Evicted => 2,
             DropCause::Retired => 3,
         });
+        Ok(())
     }
 
-    pub(super) fn decode(r: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
+    pub(super) fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
         Ok(Self {
-            id: BroadcastId(r.nonzero("broadcast")?),
-            cause: r.choice("cause", |b| match b {
+            id: BroadcastId(nonzero(r, "broadcast")?),
+            cause: choice(r, "cause", |b| match b {
                 1 => Some(DropCause::Expired),
                 2 => Some(DropCause::Evicted),
                 3 => Some(DropCause::Retired),
@@ -398,13 +237,14 @@ macro_rules! reasoned {
         }
 
         impl $name {
-            pub(super) fn encode(&self, out: &mut FieldWriter) {
-                out.u64(self.id.0);
-                out.text(&self.reason);
+            pub(super) fn encode(&self, out: &mut Vec<u8>) -> Put {
+                put_u64(out, self.id.0);
+                put_name(out, "reason", &self.reason)?;
+                Ok(())
             }
 
-            pub(super) fn decode(r: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
-                Ok(Self { id: BroadcastId(r.nonzero("broadcast")?), reason: r.text("reason")? })
+            pub(super) fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+                Ok(Self { id: BroadcastId(nonzero(r, "broadcast")?), reason: text(r, "reason")? })
             }
         }
     };
@@ -431,11 +271,12 @@ pub struct ClockRebase {
 }
 
 impl ClockRebase {
-    pub(super) fn encode(self, out: &mut FieldWriter) {
-        out.u64(self.from_ms);
+    pub(super) fn encode(self, out: &mut Vec<u8>) -> Put {
+        put_u64(out, self.from_ms);
+        Ok(())
     }
 
-    pub(super) fn decode(r: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
+    pub(super) fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
         Ok(Self { from_ms: r.u64()? })
     }
 }
@@ -448,12 +289,13 @@ pub struct Term {
 }
 
 impl Term {
-    pub(super) fn encode(self, out: &mut FieldWriter) {
-        out.u64(self.term);
+    pub(super) fn encode(self, out: &mut Vec<u8>) -> Put {
+        put_u64(out, self.term);
+        Ok(())
     }
 
-    pub(super) fn decode(r: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
-        Ok(Self { term: r.nonzero("term")? })
+    pub(super) fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(Self { term: nonzero(r, "term")? })
     }
 }
 
@@ -465,12 +307,13 @@ pub struct WindowAccepted {
 }
 
 impl WindowAccepted {
-    pub(super) fn encode(&self, out: &mut FieldWriter) {
-        out.text(&self.reason);
+    pub(super) fn encode(&self, out: &mut Vec<u8>) -> Put {
+        put_name(out, "reason", &self.reason)?;
+        Ok(())
     }
 
-    pub(super) fn decode(r: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
-        Ok(Self { reason: r.text("reason")? })
+    pub(super) fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(Self { reason: text(r, "reason")? })
     }
 }
 
@@ -496,25 +339,26 @@ pub struct PolicyRecord {
 }
 
 impl PolicyRecord {
-    pub(super) fn encode(&self, out: &mut FieldWriter) {
-        out.u64(self.window_lifetime_ms);
-        out.u64(self.window_count_max);
-        out.u8(self.principal_share_max_percent);
-        out.u64(self.task_retention_ms);
-        out.u64(self.check_interval_ms);
-        out.u8(u8::from(self.evict_oldest));
-        out.u64(self.retry_age_max_ms);
-        out.u64(self.broadcasts_per_hour_max.unwrap_or_default());
+    pub(super) fn encode(&self, out: &mut Vec<u8>) -> Put {
+        put_u64(out, self.window_lifetime_ms);
+        put_u64(out, self.window_count_max);
+        out.push(self.principal_share_max_percent);
+        put_u64(out, self.task_retention_ms);
+        put_u64(out, self.check_interval_ms);
+        put_bool(out, self.evict_oldest);
+        put_u64(out, self.retry_age_max_ms);
+        put_u64(out, self.broadcasts_per_hour_max.unwrap_or_default());
+        Ok(())
     }
 
-    pub(super) fn decode(r: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
+    pub(super) fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
         Ok(Self {
             window_lifetime_ms: r.u64()?,
             window_count_max: r.u64()?,
             principal_share_max_percent: r.u8()?,
             task_retention_ms: r.u64()?,
             check_interval_ms: r.u64()?,
-            evict_oldest: r.choice("evict oldest", flag)?,
+            evict_oldest: r.bool("evict oldest")?,
             retry_age_max_ms: r.u64()?,
             broadcasts_per_hour_max: Some(r.u64()?).filter(|rate| *rate != 0),
         })

@@ -1,201 +1,78 @@
-//! Fields of control records: integers, text and bytes behind a length, lists behind a count.
+//! Fields that control records share, on top of `wire`.
 
-use crate::error::{DecodeError, DecodeErrorKind};
+use crate::error::{DecodeError, LimitError};
+use crate::limits::{RECORD_LEN_MAX, TEXT_LEN_MAX, VCHANNEL_COUNT_MAX};
+use crate::wire::{Reader, put_bytes, put_count, put_text};
 
-/// Appends fields.
-#[derive(Debug, Default)]
-pub(super) struct FieldWriter {
-    bytes: Vec<u8>,
-}
+/// What encoding a field comes to.
+pub(super) type Put = Result<(), LimitError>;
 
-impl FieldWriter {
-    pub(super) fn u8(&mut self, value: u8) {
-        self.bytes.push(value);
-    }
-
-    pub(super) fn u16(&mut self, value: u16) {
-        self.bytes.extend_from_slice(&value.to_le_bytes());
-    }
-
-    pub(super) fn u32(&mut self, value: u32) {
-        self.bytes.extend_from_slice(&value.to_le_bytes());
-    }
-
-    pub(super) fn u64(&mut self, value: u64) {
-        self.bytes.extend_from_slice(&value.to_le_bytes());
-    }
-
-    pub(super) fn raw(&mut self, value: &[u8]) {
-        self.bytes.extend_from_slice(value);
-    }
-
-    /// Text behind a u16, cut at the last character that fits.
-    pub(super) fn text(&mut self, value: &str) {
-        let cut = value.floor_char_boundary(usize::from(u16::MAX));
-        let value = value.get(..cut).unwrap_or_default();
-        self.u16(u16::try_from(value.len()).unwrap_or_default());
-        self.raw(value.as_bytes());
-    }
-
-    /// Bytes behind a u32.
-    pub(super) fn bytes(&mut self, value: &[u8]) {
-        match u32::try_from(value.len()) {
-            Ok(len) => {
-                self.u32(len);
-                self.raw(value);
-            }
-            Err(_) => self.u32(0),
-        }
-    }
-
-    /// A list behind a u32.
-    pub(super) fn list<T>(&mut self, items: &[T], mut each: impl FnMut(&mut Self, &T)) {
-        match u32::try_from(items.len()) {
-            Ok(count) => {
-                self.u32(count);
-                for item in items {
-                    each(self, item);
-                }
-            }
-            Err(_) => self.u32(0),
-        }
-    }
-
-    pub(super) fn finish(self) -> Vec<u8> {
-        self.bytes
+/// An integer that must not be zero.
+pub(super) fn nonzero(r: &mut Reader<'_>, name: &'static str) -> Result<u64, DecodeError> {
+    let at = r.at();
+    match r.u64()? {
+        0 => Err(DecodeError::field(at, name, 0)),
+        value => Ok(value),
     }
 }
 
-/// Reads fields, never beyond the bytes it was given.
-#[derive(Debug)]
-pub(super) struct FieldReader<'a> {
-    bytes: &'a [u8],
-    at: usize,
+/// A byte that `known` maps to a value.
+pub(super) fn choice<T>(
+    r: &mut Reader<'_>,
+    name: &'static str,
+    known: impl FnOnce(u8) -> Option<T>,
+) -> Result<T, DecodeError> {
+    let at = r.at();
+    let found = r.u8()?;
+    known(found).ok_or(DecodeError::field(at, name, u64::from(found)))
 }
 
-impl<'a> FieldReader<'a> {
-    pub(super) fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, at: 0 }
-    }
+/// Text of a name, a key, a path or a reason.
+pub(super) fn text(r: &mut Reader<'_>, name: &'static str) -> Result<String, DecodeError> {
+    r.text(name, TEXT_LEN_MAX).map(str::to_owned)
+}
 
-    pub(super) fn at(&self) -> usize {
-        self.at
-    }
+/// Text whose emptiness is absence.
+pub(super) fn text_or_none(
+    r: &mut Reader<'_>,
+    name: &'static str,
+) -> Result<Option<String>, DecodeError> {
+    Ok(Some(text(r, name)?).filter(|text| !text.is_empty()))
+}
 
-    fn left(&self) -> usize {
-        self.bytes.len().saturating_sub(self.at)
-    }
+/// Opaque bytes.
+pub(super) fn blob(r: &mut Reader<'_>) -> Result<Vec<u8>, DecodeError> {
+    r.bytes(RECORD_LEN_MAX).map(<[u8]>::to_vec)
+}
 
-    pub(super) fn error(&self, kind: DecodeErrorKind) -> DecodeError {
-        DecodeError { at: self.at, kind }
-    }
+/// Names of vchannels.
+pub(super) fn vchannels(r: &mut Reader<'_>) -> Result<Vec<String>, DecodeError> {
+    r.list(VCHANNEL_COUNT_MAX, 4, |r| text(r, "vchannel"))
+}
 
-    fn take(&mut self, len: usize) -> Result<&'a [u8], DecodeError> {
-        let rest = self.bytes.get(self.at..).unwrap_or_default();
-        let Some((taken, _)) = rest.split_at_checked(len) else {
-            let (need, have) = (len, rest.len());
-            return Err(self.error(DecodeErrorKind::Truncated { need, have }));
-        };
-        self.at = self.at.saturating_add(len);
-        Ok(taken)
-    }
+/// Appends text.
+pub(super) fn put_name(out: &mut Vec<u8>, name: &'static str, value: &str) -> Put {
+    put_text(out, name, value, TEXT_LEN_MAX)
+}
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
-        let have = self.left();
-        let error = self.error(DecodeErrorKind::Truncated { need: N, have });
-        self.take(N)?.try_into().map_err(|_| error)
-    }
+/// Appends opaque bytes.
+pub(super) fn put_blob(out: &mut Vec<u8>, name: &'static str, value: &[u8]) -> Put {
+    put_bytes(out, name, value, RECORD_LEN_MAX)
+}
 
-    pub(super) fn u8(&mut self) -> Result<u8, DecodeError> {
-        Ok(u8::from_le_bytes(self.array()?))
-    }
+/// Appends a list behind its count.
+pub(super) fn put_list<T>(
+    out: &mut Vec<u8>,
+    name: &'static str,
+    max: u32,
+    items: &[T],
+    mut each: impl FnMut(&mut Vec<u8>, &T) -> Put,
+) -> Put {
+    put_count(out, name, items.len(), max)?;
+    items.iter().try_for_each(|item| each(out, item))
+}
 
-    pub(super) fn u16(&mut self) -> Result<u16, DecodeError> {
-        Ok(u16::from_le_bytes(self.array()?))
-    }
-
-    pub(super) fn u32(&mut self) -> Result<u32, DecodeError> {
-        Ok(u32::from_le_bytes(self.array()?))
-    }
-
-    pub(super) fn u64(&mut self) -> Result<u64, DecodeError> {
-        Ok(u64::from_le_bytes(self.array()?))
-    }
-
-    pub(super) fn digest(&mut self) -> Result<[u8; 32], DecodeError> {
-        self.array()
-    }
-
-    /// An integer that must not be zero.
-    pub(super) fn nonzero(&mut self, name: &'static str) -> Result<u64, DecodeError> {
-        let at = self.at;
-        match self.u64()? {
-            0 => Err(DecodeError { at, kind: DecodeErrorKind::Field { name, found: 0 } }),
-            value => Ok(value),
-        }
-    }
-
-    /// A byte that `known` maps to a value.
-    pub(super) fn choice<T>(
-        &mut self,
-        name: &'static str,
-        known: impl FnOnce(u8) -> Option<T>,
-    ) -> Result<T, DecodeError> {
-        let at = self.at;
-        let found = self.u8()?;
-        known(found).ok_or(DecodeError {
-            at,
-            kind: DecodeErrorKind::Field { name, found: u64::from(found) },
-        })
-    }
-
-    pub(super) fn text(&mut self, name: &'static str) -> Result<String, DecodeError> {
-        let len = usize::from(self.u16()?);
-        let at = self.at;
-        match std::str::from_utf8(self.take(len)?) {
-            Ok(text) => Ok(text.to_owned()),
-            Err(_) => Err(DecodeError { at, kind: DecodeErrorKind::Text { name } }),
-        }
-    }
-
-    pub(super) fn bytes(&mut self) -> Result<&'a [u8], DecodeError> {
-        let len = usize::try_from(self.u32()?).unwrap_or(usize::MAX);
-        self.take(len)
-    }
-
-    /// A list whose items take at least `item_len_min` bytes each, at most `max` of them.
-    pub(super) fn list<T>(
-        &mut self,
-        item_len_min: usize,
-        max: usize,
-        mut each: impl FnMut(&mut Self) -> Result<T, DecodeError>,
-    ) -> Result<Vec<T>, DecodeError> {
-        let at = self.at;
-        let count = usize::try_from(self.u32()?).unwrap_or(usize::MAX);
-        if count > max {
-            let (len, max) = (count.try_into().unwrap_or(u64::MAX), max.try_into().unwrap_or(0));
-            return Err(DecodeError { at, kind: DecodeErrorKind::Limit { len, max } });
-        }
-        // The count is believed only as far as the bytes that are left can hold it.
-        let (need, have) = (count.saturating_mul(item_len_min), self.left());
-        if need > have {
-            return Err(DecodeError { at, kind: DecodeErrorKind::Truncated { need, have } });
-        }
-        let mut items = Vec::with_capacity(count);
-        for _ in 0..count {
-            items.push(each(self)?);
-        }
-        Ok(items)
-    }
-
-    /// Nothing may follow.
-    pub(super) fn end(&self) -> Result<(), DecodeError> {
-        match self.left() {
-            0 => Ok(()),
-            left => Err(self.error(DecodeErrorKind::Field {
-                name: "bytes behind the last field",
-                found: left.try_into().unwrap_or(u64::MAX),
-            })),
-        }
-    }
+/// Appends names of vchannels.
+pub(super) fn put_vchannels(out: &mut Vec<u8>, names: &[String]) -> Put {
+    put_list(out, "vchannels", VCHANNEL_COUNT_MAX, names, |out, v| put_name(out, "vchannel", v))
 }

@@ -1,11 +1,12 @@
 //! Fields of the records of jobs.
-#![expect(clippy::exhaustive_structs, reason = "the fields of a record are SPEC's")]
-
-use super::body::PchannelEnd;
-use super::fields::{FieldReader, FieldWriter};
+use super::accepted::PchannelEnd;
+use super::fields::{
+    Put, blob, choice, nonzero, put_blob, put_list, put_name, put_vchannels, text, vchannels,
+};
 use crate::error::DecodeError;
-use crate::limits::{PLAN_FILE_COUNT_MAX, VCHANNEL_COUNT_MAX};
+use crate::limits::PLAN_FILE_COUNT_MAX;
 use crate::message::BroadcastId;
+use crate::wire::{Reader, put_u16, put_u32, put_u64};
 
 /// A job is tried again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,13 +18,14 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    pub(super) fn encode(self, out: &mut FieldWriter) {
-        out.u64(self.job.0);
-        out.u32(self.attempt);
+    pub(super) fn encode(self, out: &mut Vec<u8>) -> Put {
+        put_u64(out, self.job.0);
+        put_u32(out, self.attempt);
+        Ok(())
     }
 
-    pub(super) fn decode(r: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
-        Ok(Self { job: BroadcastId(r.nonzero("job")?), attempt: r.u32()? })
+    pub(super) fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        Ok(Self { job: BroadcastId(nonzero(r, "job")?), attempt: r.u32()? })
     }
 }
 
@@ -68,45 +70,47 @@ pub struct JobPlan {
 }
 
 impl JobPlan {
-    pub(super) fn encode(&self, out: &mut FieldWriter) {
-        out.u64(self.job.0);
-        out.u32(self.attempt);
-        out.list(&self.files, |out, x| {
-            out.text(&x.path);
-            out.u64(x.bytes);
-            out.u64(x.modified_ns);
-            out.u64(x.inode);
-            out.raw(&x.sha256);
-            out.u64(x.rows);
-        });
-        out.u32(self.slice_rows);
-        out.u8(self.partition_function);
-        out.u16(self.partition_version);
-        out.list(&self.vchannels, |out, v| out.text(v));
-        out.list(&self.from, |out, x| x.encode(out));
-        out.bytes(&self.detail);
+    pub(super) fn encode(&self, out: &mut Vec<u8>) -> Put {
+        put_u64(out, self.job.0);
+        put_u32(out, self.attempt);
+        put_list(out, "files", PLAN_FILE_COUNT_MAX, &self.files, |out, x| {
+            put_name(out, "path", &x.path)?;
+            put_u64(out, x.bytes);
+            put_u64(out, x.modified_ns);
+            put_u64(out, x.inode);
+            out.extend_from_slice(&x.sha256);
+            put_u64(out, x.rows);
+            Ok(())
+        })?;
+        put_u32(out, self.slice_rows);
+        out.push(self.partition_function);
+        put_u16(out, self.partition_version);
+        put_vchannels(out, &self.vchannels)?;
+        PchannelEnd::put_all(out, &self.from)?;
+        put_blob(out, "detail", &self.detail)?;
+        Ok(())
     }
 
-    pub(super) fn decode(r: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
+    pub(super) fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
         Ok(Self {
-            job: BroadcastId(r.nonzero("job")?),
+            job: BroadcastId(nonzero(r, "job")?),
             attempt: r.u32()?,
-            files: r.list(66, PLAN_FILE_COUNT_MAX, |r| {
+            files: r.list(PLAN_FILE_COUNT_MAX, 68, |r| {
                 Ok(PlanFile {
-                    path: r.text("path")?,
+                    path: text(r, "path")?,
                     bytes: r.u64()?,
                     modified_ns: r.u64()?,
                     inode: r.u64()?,
-                    sha256: r.digest()?,
+                    sha256: r.array()?,
                     rows: r.u64()?,
                 })
             })?,
             slice_rows: r.u32()?,
             partition_function: r.u8()?,
             partition_version: r.u16()?,
-            vchannels: r.list(2, VCHANNEL_COUNT_MAX, |r| r.text("vchannel"))?,
+            vchannels: vchannels(r)?,
             from: PchannelEnd::decode_list(r)?,
-            detail: r.bytes()?.to_vec(),
+            detail: blob(r)?,
         })
     }
 }
@@ -187,25 +191,26 @@ pub struct JobState {
 }
 
 impl JobState {
-    pub(super) fn encode(&self, out: &mut FieldWriter) {
-        out.u64(self.job.0);
-        out.u32(self.attempt);
-        out.u8(self.phase.to_byte());
-        out.u8(self.progress);
-        out.u64(self.rows);
-        out.text(&self.reason);
-        out.bytes(&self.detail);
+    pub(super) fn encode(&self, out: &mut Vec<u8>) -> Put {
+        put_u64(out, self.job.0);
+        put_u32(out, self.attempt);
+        out.push(self.phase.to_byte());
+        out.push(self.progress);
+        put_u64(out, self.rows);
+        put_name(out, "reason", &self.reason)?;
+        put_blob(out, "detail", &self.detail)?;
+        Ok(())
     }
 
-    pub(super) fn decode(r: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
+    pub(super) fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
         Ok(Self {
-            job: BroadcastId(r.nonzero("job")?),
+            job: BroadcastId(nonzero(r, "job")?),
             attempt: r.u32()?,
-            phase: r.choice("phase", JobPhase::from_byte)?,
-            progress: r.choice("progress", |b| (b <= 100).then_some(b))?,
+            phase: choice(r, "phase", JobPhase::from_byte)?,
+            progress: choice(r, "progress", |b| (b <= 100).then_some(b))?,
             rows: r.u64()?,
-            reason: r.text("reason")?,
-            detail: r.bytes()?.to_vec(),
+            reason: text(r, "reason")?,
+            detail: blob(r)?,
         })
     }
 }
