@@ -5,9 +5,7 @@ use super::fields::{
     vchannels,
 };
 use crate::error::DecodeError;
-use crate::limits::{
-    PROPERTY_COUNT_MAX, RECORD_LEN_MAX, RESOURCE_COUNT_MAX, VCHANNEL_COUNT_MAX,
-};
+use crate::limits::{PROPERTY_COUNT_MAX, RECORD_LEN_MAX, RESOURCE_COUNT_MAX, VCHANNEL_COUNT_MAX};
 use crate::message::{AckMode, BroadcastId, Fingerprint, Resource, Scope};
 use crate::wire::{Reader, put_bool, put_u32, put_u64};
 
@@ -36,8 +34,8 @@ pub enum JobLink {
 impl JobLink {
     fn encode(self, out: &mut Vec<u8>) {
         match self {
-            Self::None => out.u8(0),
-            Self::Starts => out.u8(1),
+            Self::None => out.push(0),
+            Self::Starts => out.push(1),
             Self::Ends { job, attempt, commit } => {
                 out.push(if commit { 2 } else { 3 });
                 put_u64(out, job.0);
@@ -171,9 +169,7 @@ impl Accepted {
             lifetime_ms: r.u64()?,
             firm: r.bool("firm")?,
             job: JobLink::decode(r)?,
-            properties: r.list(PROPERTY_COUNT_MAX, 8, |r| {
-                Ok((text(r, "property")?, blob(r)?))
-            })?,
+            properties: r.list(PROPERTY_COUNT_MAX, 8, |r| Ok((text(r, "property")?, blob(r)?)))?,
             trace: text_or_none(r, "trace")?,
             payload: blob(r)?,
         })

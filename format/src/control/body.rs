@@ -203,7 +203,7 @@ pub struct Dropped {
 impl Dropped {
     pub(super) fn encode(self, out: &mut Vec<u8>) -> Put {
         put_u64(out, self.id.0);
-        out.u8(match self.cause {
+        out.push(match self.cause {
             DropCause::Expired => 1,
             DropCause::Evicted => 2,
             DropCause::Retired => 3,
