@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-pub use log_time::LogTime;
+pub use log_time::{ClockLimits, LogTime};
 
 /// A source of time.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {

@@ -10,7 +10,7 @@ use oncelog_format::message::{LastConfirmed, Message, TimeTick};
 use super::{
     ChannelLimits, ChannelLog, MessageReader, Outgoing, PendingMessages, Position, StoredMessage,
 };
-use crate::clock::LogTime;
+use crate::clock::{Clock, LogTime};
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::{Batch, CreateMode, Log, Options, Pending, Reader, RecordKind, RecoveryReport};
 use crate::lsn::Lsn;
@@ -93,7 +93,7 @@ impl ChannelLog for LocalChannel {
         let mut open = self.lock();
         open.check()?;
         let confirmed = open.log.durable_lsn().map_or(0, Lsn::get);
-        let (mut tick, now_ms) = (open.tick, self.time.now_ms());
+        let (mut tick, now_ms) = (open.tick, self.time.wall_ms());
         let mut ticks = Vec::with_capacity(messages.len());
         let mut records = Vec::with_capacity(messages.len());
         for outgoing in messages {
