@@ -9,8 +9,12 @@
 //! of a directory. Data, length and directory entry are independent until then.
 //! It does **not** cache, retry a sync, or decide what an error means.
 
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod fault;
 pub mod fs;
 mod map;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod mem;
 
 use std::ffi::OsString;
 use std::path::Path;
