@@ -145,6 +145,7 @@ pub(super) struct Faults {
     armed: Vec<Armed>,
     calls: u64,
     persists: u64,
+    struck: u64,
     stopped: bool,
 }
 
@@ -161,6 +162,11 @@ impl Faults {
     /// All calls, and those that are persistence points.
     pub(super) const fn counts(&self) -> (u64, u64) {
         (self.calls, self.persists)
+    }
+
+    /// Calls that a fault has met.
+    pub(super) const fn struck(&self) -> u64 {
+        self.struck
     }
 
     pub(super) const fn is_stopped(&self) -> bool {
@@ -185,6 +191,7 @@ impl Faults {
             }
         }
         self.armed.retain(|armed| armed.times > 0);
+        self.struck += u64::from(found.is_some());
         found
     }
 }

@@ -131,6 +131,12 @@ impl MemIo {
         self.lock().faults.counts()
     }
 
+    /// Calls that an armed fault has met.
+    #[must_use]
+    pub fn struck(&self) -> u64 {
+        self.lock().faults.struck()
+    }
+
     /// Ends the process: this and every later call fails, and its locks are free.
     pub fn kill(&self) {
         let mut shared = self.lock();
