@@ -11,6 +11,7 @@ pub(crate) mod workload;
 
 use std::time::Instant;
 
+use self::drive::{Op, ROOM};
 use self::explore::Explorer;
 
 /// Different disk images that the run must have met, at least.
@@ -38,4 +39,52 @@ fn no_crash_breaks_a_promise() {
         begin.elapsed().as_secs_f64()
     );
     assert!(explorer.distinct() >= DISTINCT_MIN, "{} distinct states", explorer.distinct());
+}
+
+/// What the short sequences are made of.
+fn alphabet() -> Vec<Op> {
+    vec![
+        Op::Synced(vec![40]),
+        Op::Synced(vec![ROOM - 1000]),
+        Op::Buffered(vec![500, 500]),
+        Op::Flush,
+        Op::Trim(3),
+        Op::IdleSlot,
+        Op::Close,
+        Op::Kill,
+        Op::FailSync,
+    ]
+}
+
+/// Longest of the short sequences.
+const LENGTH: u32 = 3;
+
+#[test]
+fn no_short_sequence_breaks_a_promise() {
+    let begin = Instant::now();
+    let alphabet = alphabet();
+    let mut explorer = Explorer::default();
+    let mut sequences = 0;
+    for length in 1..=LENGTH {
+        for code in 0..alphabet.len().pow(length) {
+            let mut rest = code;
+            let ops: Vec<Op> = (0..length)
+                .map(|_| {
+                    let op = alphabet[rest % alphabet.len()].clone();
+                    rest /= alphabet.len();
+                    op
+                })
+                .collect();
+            if let Err(e) = explorer.sequence(&ops) {
+                panic!("{e}");
+            }
+            sequences += 1;
+        }
+    }
+    println!(
+        "sequences: {sequences} of up to {LENGTH} steps, {} points, {} openings, {:.1} s",
+        explorer.points,
+        explorer.openings,
+        begin.elapsed().as_secs_f64()
+    );
 }

@@ -3,6 +3,7 @@
 #![expect(clippy::disallowed_methods, reason = "tests look at real files and real time")]
 
 mod crash;
+mod faults;
 mod kill;
 mod model;
 mod recovery;

@@ -51,6 +51,27 @@ impl Explorer {
         self.damage(machine, oracle, workload.seed).map_err(at)
     }
 
+    /// Plays a sequence of steps and the crashes of its last one; those before it belong to shorter
+    /// sequences.
+    pub(crate) fn sequence(&mut self, ops: &[Op]) -> Result<(), String> {
+        let at = |e: String| format!("{ops:?}: {e}");
+        let mut driver = Driver::new(Machine::new(), Oracle::new(), 1, true);
+        driver.open(End::Close).map_err(at)?;
+        let mut before = 0;
+        for op in ops {
+            before = driver.point_count();
+            driver.step(op).map_err(|e| at(format!("{op:?}: {e}")))?;
+        }
+        let points = driver.into_points();
+        for (k, point) in points.iter().enumerate().skip(before) {
+            self.points += 1;
+            let mut dice = Dice::new(k as u64);
+            self.point(point, 1, &mut dice)
+                .map_err(|e| at(format!("crash before {:?}, point {k}: {e}", point.kind)))?;
+        }
+        Ok(())
+    }
+
     /// Every end of the process at one point. `depth` counts the crashes before it.
     fn point(&mut self, point: &Point, depth: usize, dice: &mut Dice) -> Result<(), String> {
         let Point { machine, oracle, .. } = point;
