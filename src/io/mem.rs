@@ -256,7 +256,8 @@ struct MemFile {
 
 impl MemFile {
     fn check_writable(&self) -> io::Result<()> {
-        if self.writable { Ok(()) } else { Err(io::ErrorKind::PermissionDenied.into()) }
+        const EBADF: i32 = 9;
+        if self.writable { Ok(()) } else { Err(io::Error::from_raw_os_error(EBADF)) }
     }
 }
 
@@ -318,7 +319,9 @@ impl IoFile for MemFile {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.check_writable()?;
+        if !self.writable {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
         self.io.enter_whole(CallKind::SetLen)?.machine.set_len(self.ino, len)
     }
 

@@ -16,7 +16,15 @@ fn workloads() -> Vec<Vec<Op>> {
         vec![small(), Op::Buffered(vec![1, 600]), Op::Flush, Op::IdleSlot, Op::Close, small()],
         vec![fill(), small(), fill(), small(), Op::Kill, small()],
         vec![fill(), fill(), Op::Trim(2), small(), Op::Trim(4), Op::IdleSlot, small(), Op::Close],
-        vec![Op::Buffered(vec![700, 700]), Op::Flush, Op::Power, small(), small(), Op::Kill, small()],
+        vec![
+            Op::Buffered(vec![700, 700]),
+            Op::Flush,
+            Op::Power,
+            small(),
+            small(),
+            Op::Kill,
+            small(),
+        ],
     ]
 }
 

@@ -69,7 +69,11 @@ fn check(dir: &Path, base: u64, acknowledged: u64, seed: u64) -> u64 {
     let mut next = base + 1;
     while let Some(found) = reader.next().unwrap() {
         assert_eq!(found.lsn.get(), next, "kill {seed}");
-        assert_eq!(found.payload[..], *line(base, next - base).as_bytes(), "LSN {next}, kill {seed}");
+        assert_eq!(
+            found.payload[..],
+            *line(base, next - base).as_bytes(),
+            "LSN {next}, kill {seed}"
+        );
         next += 1;
     }
     assert_eq!(next, last + 1, "kill {seed}");

@@ -60,5 +60,9 @@ fn shown(e: &str) -> String {
     if text.len() < 200 {
         return text;
     }
-    format!("{} .. {}", head.collect::<String>(), tail.collect::<Vec<_>>().iter().rev().collect::<String>())
+    format!(
+        "{} .. {}",
+        head.collect::<String>(),
+        tail.collect::<Vec<_>>().iter().rev().collect::<String>()
+    )
 }

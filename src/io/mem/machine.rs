@@ -384,8 +384,10 @@ impl Machine {
         let (dir, old) = self.parent(from)?;
         let (target, new) = self.parent(to)?;
         let ino = *self.dir(dir)?.entries.get(old).ok_or(io::ErrorKind::NotFound)?;
-        if let Some(replaced) = self.dir(target)?.entries.get(new).copied() {
-            self.release(replaced);
+        match self.dir(target)?.entries.get(new).copied() {
+            Some(replaced) if replaced == ino => return Ok(()),
+            Some(replaced) => self.release(replaced),
+            None => {}
         }
         self.step += 1;
         let step = self.step;

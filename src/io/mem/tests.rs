@@ -262,3 +262,84 @@ fn choices_are_different_and_repeat_with_their_seed() {
     assert_eq!(ways, survivors(&unsynced, 200, &mut Dice::new(5)));
     assert_ne!(ways, survivors(&unsynced, 200, &mut Dice::new(6)));
 }
+
+/// A call and its answer, in the words that both file systems share.
+fn answer(io: &dyn Io, root: &Path, files: &mut [Option<Arc<dyn IoFile>>], seed: u64) -> String {
+    let mut dice = Dice::new(seed);
+    let names = ["a", "b", "d", "d/a", "missing/a"];
+    let path = root.join(names[dice.index(names.len())]);
+    let other = root.join(names[dice.index(names.len())]);
+    let slot = dice.index(files.len());
+    let (offset, len) = (dice.below(3000), dice.index(2000));
+    let shown = |r: io::Result<String>| match r {
+        Ok(text) => text,
+        Err(e) => format!("{:?}", e.kind()),
+    };
+    let on_file = |f: &dyn Fn(&dyn IoFile) -> io::Result<String>| match &files[slot] {
+        Some(file) => shown(f(&**file)),
+        None => String::new(),
+    };
+    match dice.below(16) {
+        0..=2 => {
+            let how = [OpenHow::Read, OpenHow::ReadWrite, OpenHow::CreateNew][dice.index(3)];
+            // A directory opens for reading on a real system, and reads as none.
+            if io.kind(&path).ok().flatten() == Some(EntryKind::Dir) {
+                return String::new();
+            }
+            let opened = io.open(&path, how);
+            let text = shown(opened.as_ref().map(|_| String::new()).map_err(|e| e.kind().into()));
+            files[slot] = opened.ok();
+            text
+        }
+        3..=5 => on_file(&|f| {
+            f.write_at(&vec![offset.to_le_bytes()[0]; len], offset).map(|n| n.to_string())
+        }),
+        6..=8 => on_file(&|f| {
+            let mut buf = vec![1; len];
+            let read = f.read_full_at(&mut buf, offset)?;
+            Ok(format!("{read} {:?}", buf))
+        }),
+        9 => on_file(&|f| f.set_len(offset).map(|()| f.len().unwrap().to_string())),
+        10 => on_file(&|f| f.allocate(offset + 1).map(|()| f.len().unwrap().to_string())),
+        11 => on_file(&|f| f.map(offset).map(|b| format!("{b:?}"))),
+        12 => shown(io.kind(&path).map(|k| format!("{k:?}"))),
+        13 => {
+            let from = io.kind(&path).unwrap_or(None);
+            if from != Some(EntryKind::File)
+                || io.kind(&other).unwrap_or(None) == Some(EntryKind::Dir)
+            {
+                return String::new();
+            }
+            shown(io.rename(&path, &other).map(|()| String::new()))
+        }
+        14 => match io.kind(&path).unwrap_or(None) {
+            Some(EntryKind::Dir) => shown(io.create_dir(&path).map(|()| String::new())),
+            _ => shown(io.remove(&path).map(|()| String::new())),
+        },
+        _ => {
+            let listed = io.list(&root.join(["", "d", "a"][dice.index(3)]));
+            let mut names: Vec<String> =
+                listed.unwrap_or_default().iter().map(|e| format!("{e:?}")).collect();
+            names.sort();
+            names.concat()
+        }
+    }
+}
+
+#[test]
+fn without_faults_it_answers_as_a_real_file_system() {
+    for seed in 0..40 {
+        let dir = tempfile::tempdir().unwrap();
+        let (real, mem) = (crate::io::fs::FsIo::new(), MemIo::default());
+        real.create_dir(&dir.path().join("d")).unwrap();
+        mem.create_dir(Path::new("/d")).unwrap();
+        let (mut real_files, mut mem_files) = (vec![None, None, None], vec![None, None, None]);
+        let mut dice = Dice::new(seed);
+        for step in 0..150 {
+            let call = dice.roll();
+            let expect = answer(&real, dir.path(), &mut real_files, call);
+            let found = answer(&mem, Path::new("/"), &mut mem_files, call);
+            assert_eq!(found, expect, "seed {seed}, step {step}");
+        }
+    }
+}

@@ -5,9 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use oncelog::io::Io as _;
-use oncelog::testing::{
-    CallKind, Dice, EIO, ENOSPC, Fault, Machine, MemIo, Which, survivors,
-};
+use oncelog::testing::{CallKind, Dice, EIO, ENOSPC, Fault, Machine, MemIo, Which, survivors};
 use oncelog::{Batch, Check, CreateMode, Durability, ErrorKind, Log, Lsn, Options, RecordKind};
 
 use super::oracle::{End, Oracle};

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use oncelog::testing::Dice;
-use oncelog::{Lsn, Log, Record};
+use oncelog::{Log, Lsn, Record};
 
 /// One record that was handed to the log.
 #[derive(Clone, Debug)]

@@ -145,7 +145,16 @@ fn trims() -> Vec<Workload> {
         ),
         named(
             "trimmed to nothing",
-            vec![synced(5), Op::Trim(4), Op::Close, fill(), fill(), Op::Trim(4), Op::Kill, synced(1)],
+            vec![
+                synced(5),
+                Op::Trim(4),
+                Op::Close,
+                fill(),
+                fill(),
+                Op::Trim(4),
+                Op::Kill,
+                synced(1),
+            ],
         ),
         named(
             "trims between crashes",
@@ -185,17 +194,36 @@ fn faults() -> Vec<Workload> {
         named(
             "disk nearly full",
             (1..6)
-                .flat_map(|free| [Op::Space(Some(free * 4)), fill(), buffered(9), fill(), Op::Flush])
+                .flat_map(|free| {
+                    [Op::Space(Some(free * 4)), fill(), buffered(9), fill(), Op::Flush]
+                })
                 .chain([Op::Space(None), fill()])
                 .collect(),
         ),
         named(
             "trim on a full disk",
-            vec![fill(), fill(), fill(), Op::Space(Some(0)), Op::Trim(3), fill(), fill(), synced(1)],
+            vec![
+                fill(),
+                fill(),
+                fill(),
+                Op::Space(Some(0)),
+                Op::Trim(3),
+                fill(),
+                fill(),
+                synced(1),
+            ],
         ),
         named(
             "failed sync, killed",
-            vec![synced(9), buffered(2000), Op::FailSync, Op::Sync, synced(5), Op::Kill, synced(700)],
+            vec![
+                synced(9),
+                buffered(2000),
+                Op::FailSync,
+                Op::Sync,
+                synced(5),
+                Op::Kill,
+                synced(700),
+            ],
         ),
         named(
             "failed sync, evicted",
@@ -203,15 +231,39 @@ fn faults() -> Vec<Workload> {
         ),
         named(
             "failed sync of an append",
-            vec![synced(9), Op::FailSync, synced(1500), synced(5), Op::Kill, Op::Power, synced(1500)],
+            vec![
+                synced(9),
+                Op::FailSync,
+                synced(1500),
+                synced(5),
+                Op::Kill,
+                Op::Power,
+                synced(1500),
+            ],
         ),
         named(
             "failed sync of a roll",
-            vec![buffered(ROOM - 900), Op::FailSync, synced(2000), Op::Kill, synced(600), Op::Power],
+            vec![
+                buffered(ROOM - 900),
+                Op::FailSync,
+                synced(2000),
+                Op::Kill,
+                synced(600),
+                Op::Power,
+            ],
         ),
         named(
             "failed sync of the directory",
-            vec![fill(), Op::FailSyncDir, fill(), synced(5), Op::Kill, synced(600), fill(), Op::Power],
+            vec![
+                fill(),
+                Op::FailSyncDir,
+                fill(),
+                synced(5),
+                Op::Kill,
+                synced(600),
+                fill(),
+                Op::Power,
+            ],
         ),
         named(
             "failed sync of a trim",
@@ -223,7 +275,14 @@ fn faults() -> Vec<Workload> {
         ),
         named(
             "failed write",
-            vec![synced(9), Op::FailWrite(None), synced(1500), synced(1500), Op::Kill, synced(1500)],
+            vec![
+                synced(9),
+                Op::FailWrite(None),
+                synced(1500),
+                synced(1500),
+                Op::Kill,
+                synced(1500),
+            ],
         ),
         named(
             "short write",
@@ -232,7 +291,10 @@ fn faults() -> Vec<Workload> {
                 .flat_map(|n| [Op::FailWrite(Some(n)), synced(1500), synced(1500), Op::Kill])
                 .collect(),
         ),
-        named("full from the start", vec![Op::Space(Some(1)), synced(5), Op::Space(None), synced(6)]),
+        named(
+            "full from the start",
+            vec![Op::Space(Some(1)), synced(5), Op::Space(None), synced(6)],
+        ),
     ]
 }
 
@@ -242,7 +304,8 @@ fn torn_ends() -> Vec<Workload> {
         .into_iter()
         .map(|lens| {
             let b = || Op::Buffered(lens.clone());
-            let ops = vec![b(), b(), Op::Flush, b(), Op::Flush, Op::Power, b(), Op::Flush, Op::Power];
+            let ops =
+                vec![b(), b(), Op::Flush, b(), Op::Flush, Op::Power, b(), Op::Flush, Op::Power];
             named(format!("torn end of {lens:?}"), ops)
         })
         .collect()
