@@ -42,6 +42,8 @@ pub enum CallKind {
     Lock,
     /// Mapping.
     Map,
+    /// Asking for random bytes.
+    Random,
 }
 
 impl CallKind {

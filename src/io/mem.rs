@@ -241,6 +241,19 @@ impl Io for MemIo {
             _ => machine.sync_dir(dir),
         }
     }
+
+    /// Repeats when a run does, and differs between processes: it depends on the changes of the
+    /// machine until here alone.
+    fn random(&self, buf: &mut [u8]) -> io::Result<()> {
+        let mut shared = self.enter_whole(CallKind::Random)?;
+        let mut dice = Dice::new(shared.machine.advance());
+        for chunk in buf.chunks_mut(8) {
+            for (target, source) in chunk.iter_mut().zip(dice.roll().to_le_bytes()) {
+                *target = source;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// An open file of a [`MemIo`].

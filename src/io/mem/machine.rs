@@ -285,6 +285,12 @@ impl Machine {
 
 /// What the calls of a process do.
 impl Machine {
+    /// The number of a further step.
+    pub(super) const fn advance(&mut self) -> u64 {
+        self.step += 1;
+        self.step
+    }
+
     pub(super) fn resolve(&self, path: &Path) -> io::Result<Ino> {
         let mut ino = ROOT;
         for part in path.components() {
@@ -373,8 +379,7 @@ impl Machine {
         }
         let ino = self.nodes.len();
         self.nodes.push(node);
-        self.step += 1;
-        let step = self.step;
+        let step = self.advance();
         self.dir_mut(dir)?.link(name, ino, step);
         Ok(ino)
     }
@@ -389,8 +394,7 @@ impl Machine {
             Some(replaced) => self.release(replaced),
             None => {}
         }
-        self.step += 1;
-        let step = self.step;
+        let step = self.advance();
         self.dir_mut(target)?.link(new, ino, step);
         self.dir_mut(dir)?.unlink(old, step);
         Ok(())
@@ -400,8 +404,7 @@ impl Machine {
         let (dir, name) = self.parent(path)?;
         let ino = *self.dir(dir)?.entries.get(name).ok_or(io::ErrorKind::NotFound)?;
         self.file(ino)?;
-        self.step += 1;
-        let step = self.step;
+        let step = self.advance();
         self.dir_mut(dir)?.unlink(name, step);
         self.release(ino);
         Ok(())
@@ -451,8 +454,7 @@ impl Machine {
             return Err(io::ErrorKind::StorageFull.into());
         }
         let count = usize::try_from(end - offset).unwrap_or(usize::MAX);
-        self.step += 1;
-        let step = self.step;
+        let step = self.advance();
         self.file_mut(ino)?.write(buf.get(..count).unwrap_or(buf), offset, step);
         Ok(count)
     }
@@ -481,8 +483,7 @@ impl Machine {
     }
 
     pub(super) fn set_len(&mut self, ino: Ino, len: u64) -> io::Result<()> {
-        self.step += 1;
-        let step = self.step;
+        let step = self.advance();
         let file = self.file_mut(ino)?;
         let before = file.block_count();
         file.set_len(len, step);
