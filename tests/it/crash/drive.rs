@@ -2,11 +2,13 @@
 //! before each persistence point.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use oncelog::io::Io as _;
 use oncelog::testing::{CallKind, Dice, EIO, ENOSPC, Fault, Machine, MemIo, Which, survivors};
-use oncelog::{Batch, Check, CreateMode, Durability, ErrorKind, Log, Lsn, Options, RecordKind};
+use oncelog::{Batch, Check, Clock, CreateMode, Durability, ErrorKind, Log, Lsn, Options, RecordKind};
 
 use super::oracle::{End, Oracle};
 
@@ -71,12 +73,30 @@ pub(crate) struct Driver {
     lenient: bool,
 }
 
+/// A clock that goes back and forth, the same in every run.
+#[derive(Debug, Default)]
+struct Wanderer {
+    asked: AtomicU64,
+}
+
+impl Clock for Wanderer {
+    fn wall_ms(&self) -> u64 {
+        let asked = self.asked.fetch_add(1, Ordering::Relaxed);
+        1_700_000_000_000 + asked * 7919 % 100
+    }
+
+    fn monotonic(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
 /// How every log of these tests is opened.
 pub(crate) fn options(io: &MemIo) -> Options {
     Options::new()
         .segment_bytes_max(SEGMENT_BYTES)
         .create(CreateMode::IfMissing)
         .background(false)
+        .clock(Arc::new(Wanderer::default()))
         .io(Arc::new(io.clone()))
 }
 

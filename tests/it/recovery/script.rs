@@ -150,7 +150,7 @@ impl Script {
                     log.next_lsn(),
                     log.durable_lsn().map_or(0, Lsn::get)
                 )];
-                lines.extend(report.findings().iter().map(finding));
+                lines.extend(report.findings.iter().map(finding));
                 self.log = Some(log);
                 lines
             }
