@@ -148,8 +148,16 @@ impl Segment<'_> {
         })
     }
 
+    /// The kept frames, and those of a batch without an end behind them; all LSNs below `limit`.
+    fn frames(&self, limit: Option<u64>) -> (Vec<Frame<'_>>, Vec<Frame<'_>>) {
+        let mut kept = self.valid_frames(limit);
+        let count = kept.iter().rposition(|frame| frame.ends_batch).map_or(0, |at| at + 1);
+        let cut = kept.split_off(count);
+        (kept, cut)
+    }
+
     /// The valid frames from the first one on, each LSN the one before plus one, below `limit`.
-    fn live_frames(&self, limit: Option<u64>) -> Vec<Frame<'_>> {
+    fn valid_frames(&self, limit: Option<u64>) -> Vec<Frame<'_>> {
         let mut frames = Vec::new();
         let mut offset = FRAMES_AT;
         let mut lsn = self.header.first_lsn;
@@ -299,7 +307,7 @@ fn judge_segments(segments: &[Segment<'_>], has_uuid: bool, mut finding: Finding
 
 /// Rows @K to @M; the answer is the first LSN that is missing.
 fn judge_sealed(segment: &Segment<'_>, limit: u64, finding: &mut Finding) -> Option<u64> {
-    let frames = segment.live_frames(Some(limit));
+    let (frames, _) = segment.frames(Some(limit));
     finding.keep(segment, &frames);
     let next = frames.last().map_or(segment.header.first_lsn, |frame| frame.lsn.saturating_add(1));
     if let Some(last) = next.checked_sub(1) {

@@ -155,12 +155,8 @@ pub(crate) fn header_of(file: &[u8]) -> (HeaderState, bool) {
     if own != HeaderState::Invalid {
         return (own, false);
     }
-    let newest = (0..2)
-        .filter_map(|index| read_slot(file, index))
-        .map(|slot| (slot.counter, read_header(&slot.header)))
-        .filter(|(_, copy)| *copy != HeaderState::Invalid)
-        .max_by_key(|(counter, _)| *counter);
-    newest.map_or((HeaderState::Invalid, false), |(_, copy)| (copy, true))
+    let newest = (0..2).filter_map(|index| read_slot(file, index)).max_by_key(|slot| slot.counter);
+    newest.map_or((HeaderState::Invalid, false), |slot| (HeaderState::Valid(slot.header), true))
 }
 
 /// One slot; SPEC 5.2.
@@ -169,7 +165,7 @@ pub(crate) struct Slot {
     pub(crate) counter: u64,
     pub(crate) durable_lsn: u64,
     pub(crate) oldest_lsn: u64,
-    pub(crate) header: Vec<u8>,
+    pub(crate) header: Header,
 }
 
 /// What stands in the place of a slot.
@@ -183,13 +179,10 @@ pub(crate) enum SlotState {
 /// Both slots of a segment, held against its header.
 pub(crate) fn slots_of(file: &[u8], header: &Header) -> [SlotState; 2] {
     [0, 1].map(|index| match read_slot(file, index) {
-        Some(slot)
-            if slot.header == header.bytes
-                && slot.durable_lsn >= header.first_lsn.saturating_sub(1) =>
+        Some(slot) if slot.header == *header => SlotState::Valid(slot),
+        None if index == 0
+            && slot_bytes(file, index).is_some_and(|slot| slot.iter().all(|&byte| byte == 0)) =>
         {
-            SlotState::Valid(slot)
-        }
-        None if slot_bytes(file, index).is_some_and(|slot| slot.iter().all(|&byte| byte == 0)) => {
             SlotState::Zeros
         }
         _ => SlotState::Invalid,
@@ -203,17 +196,20 @@ fn slot_bytes(file: &[u8], index: usize) -> Option<&[u8]> {
 /// Reads what a slot says about itself.
 fn read_slot(file: &[u8], index: usize) -> Option<Slot> {
     let bytes = slot_bytes(file, index)?;
+    let HeaderState::Valid(header) = read_header(part(bytes, 40, 80)?) else { return None };
     let slot = Slot {
         counter: u64_at(bytes, 8)?,
         durable_lsn: u64_at(bytes, 16)?,
         oldest_lsn: u64_at(bytes, 32)?,
-        header: part(bytes, 40, 80)?.to_vec(),
+        header,
     };
     let durable_offset = u64_at(bytes, 24)?;
     let sound = bytes.starts_with(b"onceslot")
         && u32_at(bytes, 124) == part(bytes, 0, 124).map(|covered| crc(0, covered))
         && u32_at(bytes, 120).map(u64::from) == Some(wide(index))
         && slot.counter >= 1
+        && slot.counter % 2 == wide(index)
+        && slot.durable_lsn >= slot.header.first_lsn.saturating_sub(1)
         && slot.oldest_lsn >= 1
         && durable_offset >= wide(FRAMES_AT)
         && durable_offset.is_multiple_of(8);
@@ -242,7 +238,8 @@ pub(crate) fn frame_header(file: &[u8], offset: usize, salt: u64) -> Option<Fram
     let &[kind, flags] = part(bytes, 30, 2)? else { return None };
     let sound = u32_at(bytes, 4)? == header_check(salt, offset, words)
         && length <= RECORD_LEN_MAX
-        && part(file, offset, 32 + length).is_some()
+        && part(file, offset, (32 + length).next_multiple_of(8)).is_some()
+        && lsn != 0
         && (u64::from(lag) <= lsn || lag == u32::MAX)
         && kind != 0
         && flags & 0b1111_1110 == 0;
@@ -332,10 +329,6 @@ pub(crate) fn footer(file: &[u8], header: &Header) -> Option<Footer> {
         .map(|index| 80 + 24 * index)
         .map(|at| Some((u64_at(bytes, at)?, u64_at(bytes, at + 8)?, u64_at(bytes, at + 16)?)))
         .collect::<Option<_>>()?;
-    let ascending = entries
-        .iter()
-        .zip(entries.iter().skip(1))
-        .all(|(before, after)| before.0 < after.0 && before.1 < after.1);
     let footer = Footer {
         offset,
         last_lsn: u64_at(bytes, 16)?,
@@ -347,8 +340,32 @@ pub(crate) fn footer(file: &[u8], header: &Header) -> Option<Footer> {
         time_last: u64_at(bytes, 64)?,
         entries,
     };
-    let counts = footer.last_lsn.checked_add(1)?.checked_sub(header.first_lsn)?;
-    (ascending && counts == footer.record_count).then_some(footer)
+    contradicts_itself(&footer).is_none().then_some(footer)
+}
+
+/// Whether the fields of a footer exclude each other; SPEC 5.3.
+fn contradicts_itself(footer: &Footer) -> Option<&'static str> {
+    let Footer { offset, last_lsn, end, record_count, entries, .. } = footer;
+    let is_empty = *record_count == 0;
+    let first = (last_lsn.saturating_sub(*record_count).saturating_add(1), 12_288);
+    let pairs = || entries.iter().zip(entries.iter().skip(1));
+    let rules = [
+        ("end", *end >= 12_288 && end.is_multiple_of(8) && *end <= wide(*offset)),
+        ("durable_lsn", footer.durable_lsn <= *last_lsn),
+        ("record_count", record_count <= last_lsn),
+        ("payload_bytes", footer.payload_bytes < *end),
+        ("time_last", footer.time_last <= TIME_MS_MAX),
+        ("time_first", is_empty || footer.time_first <= footer.time_last),
+        ("empty", !is_empty || (*end == 12_288 && footer.time_first == 0)),
+        ("entries", entries.is_empty() == is_empty),
+        ("first entry", entries.first().is_none_or(|entry| (entry.0, entry.1) == first)),
+        ("time of entry", entries.first().is_none_or(|entry| entry.2 == footer.time_first)),
+        ("ascends", pairs().all(|(a, b)| a.0 < b.0 && a.1 < b.1 && a.2 <= b.2)),
+        ("inside", entries.iter().all(|entry| entry.0 <= *last_lsn && entry.1 < *end)),
+        ("multiple of 8", entries.iter().all(|entry| entry.1.is_multiple_of(8))),
+        ("last time", entries.iter().all(|entry| entry.2 <= footer.time_last)),
+    ];
+    rules.iter().find(|(_, holds)| !holds).map(|(name, _)| *name)
 }
 
 /// The footer that states `frames`; where it stands, and its durable LSN, are taken from `found`.
