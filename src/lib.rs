@@ -1,1 +1,3 @@
 //! Log.
+
+pub mod io;

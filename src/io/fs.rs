@@ -1,0 +1,252 @@
+//! The real file system, and the only user of `std::fs`.
+//!
+//! Reads and writes are positioned (`pread`, `pwrite`), so threads share a file without a cursor.
+//! A sync is one system call whose answer is passed on as it is.
+
+#![expect(clippy::disallowed_methods, reason = "this is what the others go through")]
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::{io, iter};
+
+use bytes::Bytes;
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+
+use super::map::map_file;
+use super::{DirEntry, EntryKind, Io, IoFile, OpenHow};
+
+/// The file system of the machine.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct FsIo;
+
+impl FsIo {
+    /// The file system of the machine.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self
+    }
+}
+
+impl Io for FsIo {
+    fn open(&self, path: &Path, how: OpenHow) -> io::Result<Arc<dyn IoFile>> {
+        let mut options = File::options();
+        options.read(true);
+        match how {
+            OpenHow::Read => {}
+            OpenHow::ReadWrite => {
+                options.write(true);
+            }
+            OpenHow::CreateNew => {
+                options.write(true).create_new(true);
+            }
+        }
+        Ok(Arc::new(FsFile { file: options.open(path)? }))
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
+        fs::read_dir(dir)?
+            .map(|entry| {
+                let entry = entry?;
+                Ok(DirEntry::new(entry.file_name(), kind_of(entry.file_type()?)))
+            })
+            .collect()
+    }
+
+    fn kind(&self, path: &Path) -> io::Result<Option<EntryKind>> {
+        match fs::metadata(path) {
+            Ok(found) => Ok(Some(kind_of(found.file_type()))),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        fs::create_dir(path)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        // Not `File::sync_all`, which repeats an interrupted call.
+        Ok(rustix::fs::fsync(File::open(dir)?)?)
+    }
+}
+
+/// An open file of the machine.
+#[derive(Debug)]
+struct FsFile {
+    file: File,
+}
+
+impl IoFile for FsFile {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.file.read_at(buf, offset)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        self.file.write_at(buf, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        // Not `File::sync_data`, which repeats an interrupted call: an error that the first one
+        // consumed would be lost (fsync(2): it is reported once per description).
+        Ok(rustix::fs::fdatasync(&self.file)?)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.file.set_len(len)
+    }
+
+    fn allocate(&self, len: u64) -> io::Result<()> {
+        if len == 0 {
+            return Ok(());
+        }
+        loop {
+            return match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, len) {
+                Ok(()) => Ok(()),
+                Err(Errno::INTR) => continue,
+                Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => write_zeros(self, len),
+                Err(e) => Err(e.into()),
+            };
+        }
+    }
+
+    fn try_lock(&self) -> io::Result<bool> {
+        match fs2::FileExt::try_lock_exclusive(&self.file) {
+            Ok(()) => Ok(true),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn map(&self, len: u64) -> io::Result<Bytes> {
+        map_file(&self.file, len)
+    }
+}
+
+/// Extends a file to `len` with written zeros.
+fn write_zeros(file: &FsFile, len: u64) -> io::Result<()> {
+    let zeros = vec![0; 1 << 18];
+    let step = 1 << 18;
+    let from = file.len()?;
+    for at in iter::successors(Some(from), |at| at.checked_add(step)).take_while(|at| *at < len) {
+        let count = usize::try_from(len - at).unwrap_or(usize::MAX).min(zeros.len());
+        file.write_all_at(zeros.get(..count).unwrap_or(&zeros), at)?;
+    }
+    Ok(())
+}
+
+fn kind_of(kind: fs::FileType) -> EntryKind {
+    if kind.is_file() {
+        EntryKind::File
+    } else if kind.is_dir() {
+        EntryKind::Dir
+    } else {
+        EntryKind::Other
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fresh() -> (tempfile::TempDir, FsIo) {
+        (tempfile::tempdir().unwrap(), FsIo::new())
+    }
+
+    #[test]
+    fn what_was_written_is_read_and_listed() {
+        let (dir, io) = fresh();
+        let path = dir.path().join("a");
+        assert_eq!(io.kind(&path).unwrap(), None);
+        let file = io.open(&path, OpenHow::CreateNew).unwrap();
+        file.write_all_at(b"abc", 5).unwrap();
+        file.sync().unwrap();
+        io.sync_dir(dir.path()).unwrap();
+        let mut buf = [9; 16];
+        assert_eq!(file.read_full_at(&mut buf, 0).unwrap(), 8);
+        assert_eq!(&buf[..8], b"\0\0\0\0\0abc");
+        io.create_dir(&dir.path().join("d")).unwrap();
+        let mut found = io.list(dir.path()).unwrap();
+        found.sort_by(|a, b| a.name.cmp(&b.name));
+        let expect = [DirEntry::new("a", EntryKind::File), DirEntry::new("d", EntryKind::Dir)];
+        assert_eq!(found, expect);
+    }
+
+    #[test]
+    fn a_new_file_replaces_none() {
+        let (dir, io) = fresh();
+        let path = dir.path().join("a");
+        assert_eq!(io.open(&path, OpenHow::ReadWrite).unwrap_err().kind(), io::ErrorKind::NotFound);
+        drop(io.open(&path, OpenHow::CreateNew).unwrap());
+        let second = io.open(&path, OpenHow::CreateNew).unwrap_err();
+        assert_eq!(second.kind(), io::ErrorKind::AlreadyExists);
+    }
+
+    #[test]
+    fn a_file_to_read_takes_no_bytes() {
+        let (dir, io) = fresh();
+        let path = dir.path().join("a");
+        drop(io.open(&path, OpenHow::CreateNew).unwrap());
+        assert!(io.open(&path, OpenHow::Read).unwrap().write_at(b"x", 0).is_err());
+    }
+
+    #[test]
+    fn allocate_extends_with_zeros_and_never_cuts() {
+        let (dir, io) = fresh();
+        let file = io.open(&dir.path().join("a"), OpenHow::CreateNew).unwrap();
+        file.write_all_at(b"abc", 0).unwrap();
+        file.allocate(100_000).unwrap();
+        assert_eq!(file.len().unwrap(), 100_000);
+        file.allocate(10).unwrap();
+        assert_eq!(file.len().unwrap(), 100_000);
+        let mut buf = [0; 4];
+        assert_eq!(file.read_full_at(&mut buf, 0).unwrap(), 4);
+        assert_eq!(&buf, b"abc\0");
+    }
+
+    #[test]
+    fn written_zeros_extend_behind_the_end_alone() {
+        let (dir, _) = fresh();
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(dir.path().join("a"))
+            .unwrap();
+        let file = FsFile { file };
+        file.write_all_at(b"abc", 0).unwrap();
+        write_zeros(&file, 600_001).unwrap();
+        assert_eq!(file.len().unwrap(), 600_001);
+        let mut buf = vec![1; 600_001];
+        assert_eq!(file.read_full_at(&mut buf, 0).unwrap(), buf.len());
+        assert_eq!(&buf[..3], b"abc");
+        assert!(buf[3..].iter().all(|b| *b == 0));
+    }
+
+    #[test]
+    fn the_lock_admits_one_description_and_ends_with_it() {
+        let (dir, io) = fresh();
+        let path = dir.path().join("LOCK");
+        let first = io.open(&path, OpenHow::CreateNew).unwrap();
+        let second = io.open(&path, OpenHow::ReadWrite).unwrap();
+        assert!(first.try_lock().unwrap());
+        assert!(!second.try_lock().unwrap());
+        drop(first);
+        assert!(second.try_lock().unwrap());
+    }
+}
