@@ -117,24 +117,53 @@ impl fmt::Display for DecodeError {
 
 impl Error for DecodeError {}
 
-/// A value that has no encoding, because it breaks a limit or a rule of SPEC.md.
+/// A value that has no encoding, because it breaks a rule of SPEC.md.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LimitError {
-    /// What is too long, too many or not allowed.
+pub struct EncodeError {
+    /// The field.
     pub name: &'static str,
-    /// Its length, count or value.
-    pub len: u64,
-    /// The limit, inclusive.
-    pub max: u64,
+    /// What is wrong with it.
+    pub kind: EncodeErrorKind,
 }
 
-impl fmt::Display for LimitError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: expected at most {}, found {}", self.name, self.max, self.len)
+/// What is wrong with a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum EncodeErrorKind {
+    /// A length or count above its limit.
+    Limit {
+        /// The length or count.
+        len: u64,
+        /// Its limit, inclusive.
+        max: u64,
+    },
+    /// Nothing where something must be.
+    Empty,
+    /// Items that are not sorted and unique.
+    Unordered,
+}
+
+impl EncodeError {
+    /// What is wrong with the field `name`.
+    #[must_use]
+    pub const fn new(name: &'static str, kind: EncodeErrorKind) -> Self {
+        Self { name, kind }
     }
 }
 
-impl Error for LimitError {}
+impl fmt::Display for EncodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind {
+            EncodeErrorKind::Limit { len, max } => {
+                write!(f, "{} is over the limit: expected at most {max}, found {len}", self.name)
+            }
+            EncodeErrorKind::Empty => write!(f, "{} is empty", self.name),
+            EncodeErrorKind::Unordered => write!(f, "{} is not sorted and unique", self.name),
+        }
+    }
+}
+
+impl Error for EncodeError {}
 
 #[cfg(test)]
 mod tests {

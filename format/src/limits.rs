@@ -33,6 +33,21 @@ pub const PROPERTY_KEY_LEN_MAX: u32 = 256;
 /// Longest value of a property in bytes.
 pub const PROPERTY_VALUE_LEN_MAX: u32 = 1_048_576;
 
+/// Longest name of a message type in bytes.
+pub const TYPE_NAME_LEN_MAX: u32 = 256;
+
+/// Longest principal, domain, identity or resource key in bytes.
+pub const SCOPE_TEXT_LEN_MAX: u32 = 1_024;
+
+/// Longest trace context in bytes.
+pub const TRACE_LEN_MAX: u32 = 1_024;
+
+/// Most fields of a fingerprint.
+pub const FINGERPRINT_FIELD_COUNT_MAX: u32 = 256;
+
+/// Longest name of a fingerprint's field in bytes.
+pub const FINGERPRINT_NAME_LEN_MAX: u32 = 256;
+
 /// Longest client key in bytes.
 pub const CLIENT_KEY_LEN_MAX: u32 = 256;
 

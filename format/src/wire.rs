@@ -8,7 +8,7 @@
 
 use byteorder::{ByteOrder, LittleEndian};
 
-use crate::error::{DecodeError, DecodeErrorKind, LimitError};
+use crate::error::{DecodeError, DecodeErrorKind, EncodeError, EncodeErrorKind};
 
 /// Reads fields in order, from the first byte to the last.
 #[derive(Clone, Debug)]
@@ -225,19 +225,28 @@ pub fn put_bool(out: &mut Vec<u8>, value: bool) {
 ///
 /// # Errors
 ///
-/// [`LimitError`] above `max`; nothing is appended.
+/// [`EncodeError`] above `max`; nothing is appended.
 pub fn put_count(
     out: &mut Vec<u8>,
     name: &'static str,
     count: usize,
     max: u32,
-) -> Result<(), LimitError> {
+) -> Result<(), EncodeError> {
+    check_count(name, count, max).map(|count| put_u32(out, count))
+}
+
+/// Compares a count with its limit, inclusive, and narrows it.
+///
+/// # Errors
+///
+/// [`EncodeError`] above `max`.
+pub fn check_count(name: &'static str, count: usize, max: u32) -> Result<u32, EncodeError> {
     match u32::try_from(count) {
-        Ok(count) if count <= max => {
-            put_u32(out, count);
-            Ok(())
+        Ok(count) if count <= max => Ok(count),
+        _ => {
+            let kind = EncodeErrorKind::Limit { len: u64_of(count), max: u64::from(max) };
+            Err(EncodeError::new(name, kind))
         }
-        _ => Err(LimitError { name, len: u64_of(count), max: u64::from(max) }),
     }
 }
 
@@ -245,13 +254,13 @@ pub fn put_count(
 ///
 /// # Errors
 ///
-/// [`LimitError`] above `max`; nothing is appended.
+/// [`EncodeError`] above `max`; nothing is appended.
 pub fn put_bytes(
     out: &mut Vec<u8>,
     name: &'static str,
     bytes: &[u8],
     max: u32,
-) -> Result<(), LimitError> {
+) -> Result<(), EncodeError> {
     put_count(out, name, bytes.len(), max)?;
     out.extend_from_slice(bytes);
     Ok(())
@@ -261,13 +270,13 @@ pub fn put_bytes(
 ///
 /// # Errors
 ///
-/// [`LimitError`] above `max`; nothing is appended.
+/// [`EncodeError`] above `max`; nothing is appended.
 pub fn put_text(
     out: &mut Vec<u8>,
     name: &'static str,
     text: &str,
     max: u32,
-) -> Result<(), LimitError> {
+) -> Result<(), EncodeError> {
     put_bytes(out, name, text.as_bytes(), max)
 }
 
@@ -279,10 +288,15 @@ pub fn put_text(
 pub fn put_option<T>(
     out: &mut Vec<u8>,
     value: Option<T>,
-    put: impl FnOnce(&mut Vec<u8>, T) -> Result<(), LimitError>,
-) -> Result<(), LimitError> {
+    put: impl FnOnce(&mut Vec<u8>, T) -> Result<(), EncodeError>,
+) -> Result<(), EncodeError> {
     put_bool(out, value.is_some());
     value.map_or(Ok(()), |value| put(out, value))
+}
+
+/// Appends a length that was compared with its limit before.
+pub(crate) fn put_len(out: &mut Vec<u8>, len: usize) {
+    put_u32(out, u32::try_from(len).unwrap_or(u32::MAX));
 }
 
 /// A u32 as a length in memory; saturates where memory is smaller, and then fits nothing.
@@ -374,7 +388,8 @@ mod tests {
     fn what_a_reader_would_refuse_is_not_written() {
         let mut out = Vec::new();
         let error = put_text(&mut out, "name", "abcd", 3).unwrap_err();
-        assert_eq!(error, LimitError { name: "name", len: 4, max: 3 });
+        let kind = EncodeErrorKind::Limit { len: 4, max: 3 };
+        assert_eq!(error, EncodeError::new("name", kind));
         assert!(out.is_empty());
     }
 }
