@@ -85,6 +85,11 @@ impl Forge {
         self.put(at, &slot);
     }
 
+    /// The LSN that the next frame gets, and the time of the one before.
+    pub(crate) fn next(&self) -> (u64, u64) {
+        (self.next_lsn, self.time)
+    }
+
     /// Overwrites bytes.
     pub(crate) fn put(&mut self, at: usize, bytes: &[u8]) {
         for (to, &from) in self.file.iter_mut().skip(at).zip(bytes) {
