@@ -22,6 +22,9 @@ mod roll;
 mod scan;
 mod survey;
 mod tail;
+mod verify;
+mod view;
+mod walk;
 mod writer;
 
 use std::path::Path;
@@ -34,6 +37,8 @@ pub use self::group::Pending;
 pub use self::options::{Batch, Check, CreateMode, Durability, Options, RecordKind};
 pub use self::reader::{Reader, Record};
 pub use self::report::{RecoveryReport, TornEnd};
+pub use self::verify::VerifySummary;
+pub use self::view::{LogView, SegmentInfo, ViewReader};
 use self::writer::Shared;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lsn::{Lsn, LsnRange};

@@ -358,7 +358,7 @@ fn holds(footer: &Footer, header: &SegmentHeader, wanted: u64) -> bool {
     footer.last_lsn == wanted && records == Some(footer.record_count)
 }
 
-fn missing(segment: &Segment, frames: &Frames, wanted: u64) -> Finding {
+pub(super) fn missing(segment: &Segment, frames: &Frames, wanted: u64) -> Finding {
     let found = frames.invalid.map_or_else(|| "none".to_owned(), |invalid| invalid.to_string());
     segment
         .finding(FindingKind::RecordMissing, Severity::Corrupt)

@@ -111,7 +111,7 @@ pub(crate) struct Tally {
     /// Time of the last record, or the base time.
     pub(crate) time_last_ms: u64,
     pub(crate) entries: Vec<FooterEntry>,
-    records: u64,
+    pub(crate) records: u64,
 }
 
 impl Tally {
@@ -182,7 +182,7 @@ struct Mark {
     time_first_ms: u64,
     time_last_ms: u64,
     entries: usize,
-    records: u64,
+    pub(crate) records: u64,
 }
 
 /// Reads frames from the first one on, until one is not valid or its LSN would be `until`.
