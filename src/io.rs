@@ -11,6 +11,8 @@
 
 pub mod fs;
 mod map;
+#[cfg(feature = "import")]
+pub(crate) mod source;
 
 use std::ffi::OsString;
 use std::path::Path;
