@@ -151,3 +151,6 @@ pub(crate) fn check_names<'a>(
 pub(crate) fn schema(fields: Vec<arrow_schema::Field>) -> SchemaRef {
     Arc::new(arrow_schema::Schema::new(fields))
 }
+
+#[cfg(test)]
+pub(crate) mod tests;
