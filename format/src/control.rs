@@ -18,7 +18,7 @@ pub use body::{
 };
 pub use job::{Attempt, JobPhase, JobPlan, JobState, PlanFile};
 
-use crate::error::{DecodeError, DecodeErrorKind, LimitError};
+use crate::error::{DecodeError, DecodeErrorKind, EncodeError};
 use crate::limits::TIME_MS_MAX;
 use crate::wire::{Reader, put_u64};
 
@@ -161,8 +161,8 @@ impl ControlRecord {
     ///
     /// # Errors
     ///
-    /// [`LimitError`] for text or a list above its limit of SPEC 9.
-    pub fn encode(&self) -> Result<Vec<u8>, LimitError> {
+    /// [`EncodeError`] for text or a list above its limit of SPEC 9.
+    pub fn encode(&self) -> Result<Vec<u8>, EncodeError> {
         let mut out = vec![self.body.record_type(), RECORD_VERSION];
         put_u64(&mut out, self.at_ms);
         match &self.body {

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use oncelog_format::control::{Accepted, AckMode};
-use oncelog_format::message::BroadcastId;
+use oncelog_format::control::Accepted;
+use oncelog_format::message::{AckMode, BroadcastId};
 
 use super::{Jobs, Position, Request, State};
 use crate::error::Result;
@@ -55,7 +55,7 @@ impl Task {
     /// Returns the identity of the broadcast.
     #[must_use]
     pub fn id(&self) -> BroadcastId {
-        self.accepted.id
+        self.accepted.id()
     }
 }
 

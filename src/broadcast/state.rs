@@ -72,7 +72,7 @@ impl Job {
     /// Returns the identity of the job, that of its broadcast.
     #[must_use]
     pub fn id(&self) -> BroadcastId {
-        self.accepted.id
+        self.accepted.id()
     }
 
     /// Returns how far the job is: terminal only by its ending, whatever its driver said.
@@ -159,7 +159,7 @@ impl State {
     }
 
     fn accept(&mut self, accepted: Arc<Accepted>, at_ms: u64) {
-        let id = accepted.id;
+        let id = accepted.id();
         self.last_id = self.last_id.max(id.0);
         if let Some(scope) = &accepted.scope {
             self.scopes.insert(scope.clone(), id);
@@ -172,7 +172,7 @@ impl State {
             // The first ending that was accepted is the verdict.
             job.end = Some((commit, id));
         }
-        let acks = vec![None; accepted.vchannels.len()];
+        let acks = vec![None; accepted.header.vchannels.len()];
         let task =
             TaskState { accepted, accepted_at_ms: at_ms, acks, parked: None, done: None };
         self.tasks.insert(id, task);

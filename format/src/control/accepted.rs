@@ -1,13 +1,12 @@
 //! The acceptance of a broadcast.
 
-use super::fields::{
-    Put, blob, choice, nonzero, put_blob, put_list, put_name, put_vchannels, text, text_or_none,
-    vchannels,
-};
+use super::fields::{Put, blob, choice, nonzero, put_blob, put_list, put_name, text, text_or_none};
 use crate::error::DecodeError;
-use crate::limits::{PROPERTY_COUNT_MAX, RECORD_LEN_MAX, RESOURCE_COUNT_MAX, VCHANNEL_COUNT_MAX};
-use crate::message::{AckMode, BroadcastId, Fingerprint, Resource, Scope};
-use crate::wire::{Reader, put_bool, put_u32, put_u64};
+use crate::limits::{
+    PROPERTY_COUNT_MAX, PROPERTY_KEY_LEN_MAX, PROPERTY_VALUE_LEN_MAX, VCHANNEL_COUNT_MAX,
+};
+use crate::message::{BroadcastHeader, BroadcastId, Fingerprint, Scope};
+use crate::wire::{Reader, put_bool, put_bytes, put_option, put_text, put_u32, put_u64};
 
 /// Most pchannels that one broadcast may touch: no more than its vchannels.
 const PCHANNEL_COUNT_MAX: u32 = VCHANNEL_COUNT_MAX;
@@ -89,29 +88,24 @@ impl PchannelEnd {
 /// The acceptance of a broadcast.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Accepted {
-    /// Identity, one more than any before.
-    pub id: BroadcastId,
+    /// Its identity, one more than any before, with what every copy says; Ack counts the vchannels
+    /// in its order.
+    pub header: BroadcastHeader,
     /// Name of the message type.
     pub message_type: String,
     /// Who may be answered with it; `None` for an unkeyed broadcast.
     pub scope: Option<Scope>,
     /// What a retry must equal.
     pub fingerprint: Fingerprint,
-    /// Resource keys held until the end.
-    pub resources: Vec<Resource>,
-    /// The vchannels; Ack counts them in this order.
-    pub vchannels: Vec<String>,
-    /// Where each pchannel of them ended before.
+    /// Where each pchannel of its vchannels ended before.
     pub ends: Vec<PchannelEnd>,
-    /// What acknowledges a copy.
-    pub ack_mode: AckMode,
     /// How long the key is kept behind its Done, in milliseconds.
     pub lifetime_ms: u64,
     /// The lifetime is a promise; otherwise the key may be evicted.
     pub firm: bool,
     /// What it has to do with a job.
     pub job: JobLink,
-    /// Properties of the caller.
+    /// Properties of the caller, that every copy carries.
     pub properties: Vec<(String, Vec<u8>)>,
     /// W3C trace context.
     pub trace: Option<String>,
@@ -120,56 +114,48 @@ pub struct Accepted {
 }
 
 impl Accepted {
+    /// Returns the identity of the broadcast.
+    #[must_use]
+    pub const fn id(&self) -> BroadcastId {
+        self.header.id
+    }
+
     pub(super) fn encode(&self, out: &mut Vec<u8>) -> Put {
-        put_u64(out, self.id.0);
+        self.header.encode(out)?;
         put_name(out, "message type", &self.message_type)?;
-        let scope = self.scope.as_ref().map(|scope| scope.encode()).transpose()?;
-        put_blob(out, "scope", &scope.unwrap_or_default())?;
-        put_blob(out, "fingerprint", &self.fingerprint.encode()?)?;
-        put_list(out, "resources", RESOURCE_COUNT_MAX, &self.resources, |out, x| {
-            put_name(out, "domain", &x.domain)?;
-            put_name(out, "key", &x.key)?;
-            put_bool(out, x.shared);
-            Ok(())
-        })?;
-        put_vchannels(out, &self.vchannels)?;
+        put_option(out, self.scope.as_ref(), |out, scope| scope.encode(out))?;
+        self.fingerprint.encode(out)?;
         PchannelEnd::put_all(out, &self.ends)?;
-        out.push(self.ack_mode.to_byte());
         put_u64(out, self.lifetime_ms);
         put_bool(out, self.firm);
         self.job.encode(out);
         put_list(out, "properties", PROPERTY_COUNT_MAX, &self.properties, |out, (key, value)| {
-            put_name(out, "property", key)?;
-            put_blob(out, "property", value)
+            put_text(out, "property", key, PROPERTY_KEY_LEN_MAX)?;
+            put_bytes(out, "property", value, PROPERTY_VALUE_LEN_MAX)
         })?;
         put_name(out, "trace", self.trace.as_deref().unwrap_or_default())?;
-        put_blob(out, "payload", &self.payload)?;
-        Ok(())
+        put_blob(out, "payload", &self.payload)
     }
 
     pub(super) fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
+        let at = r.at();
+        let header = BroadcastHeader::decode(r)?;
+        if header.id.0 == 0 {
+            return Err(DecodeError::field(at, "broadcast", 0));
+        }
         Ok(Self {
-            id: BroadcastId(nonzero(r, "broadcast")?),
+            header,
             message_type: text(r, "message type")?,
-            scope: match r.bytes(RECORD_LEN_MAX)? {
-                [] => None,
-                bytes => Some(Scope::decode(bytes)?),
-            },
-            fingerprint: Fingerprint::decode(r.bytes(RECORD_LEN_MAX)?)?,
-            resources: r.list(RESOURCE_COUNT_MAX, 9, |r| {
-                Ok(Resource {
-                    domain: text(r, "domain")?,
-                    key: text(r, "key")?,
-                    shared: r.bool("shared")?,
-                })
-            })?,
-            vchannels: vchannels(r)?,
+            scope: r.option("scope", Scope::decode)?,
+            fingerprint: Fingerprint::decode(r)?,
             ends: PchannelEnd::decode_list(r)?,
-            ack_mode: choice(r, "ack mode", AckMode::from_byte)?,
             lifetime_ms: r.u64()?,
             firm: r.bool("firm")?,
             job: JobLink::decode(r)?,
-            properties: r.list(PROPERTY_COUNT_MAX, 8, |r| Ok((text(r, "property")?, blob(r)?)))?,
+            properties: r.list(PROPERTY_COUNT_MAX, 8, |r| {
+                let key = r.text("property", PROPERTY_KEY_LEN_MAX)?.to_owned();
+                Ok((key, r.bytes(PROPERTY_VALUE_LEN_MAX)?.to_vec()))
+            })?,
             trace: text_or_none(r, "trace")?,
             payload: blob(r)?,
         })

@@ -161,7 +161,11 @@ impl Done {
     pub(super) fn decode(r: &mut Reader<'_>) -> Result<Self, DecodeError> {
         let id = BroadcastId(nonzero(r, "broadcast")?);
         let failed = choice(r, "outcome", |b| matches!(b, 1 | 2).then_some(b == 2))?;
+        let at = r.at();
         let reason = text(r, "reason")?;
+        if !failed && !reason.is_empty() {
+            return Err(DecodeError::field(at, "reason of a success", 1));
+        }
         let outcome = if failed { Outcome::Failed(reason) } else { Outcome::Done };
         Ok(Self { id, outcome })
     }

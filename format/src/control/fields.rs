@@ -1,11 +1,11 @@
 //! Fields that control records share, on top of `wire`.
 
-use crate::error::{DecodeError, LimitError};
+use crate::error::{DecodeError, EncodeError};
 use crate::limits::{RECORD_LEN_MAX, TEXT_LEN_MAX, VCHANNEL_COUNT_MAX};
 use crate::wire::{Reader, put_bytes, put_count, put_text};
 
 /// What encoding a field comes to.
-pub(super) type Put = Result<(), LimitError>;
+pub(super) type Put = Result<(), EncodeError>;
 
 /// An integer that must not be zero.
 pub(super) fn nonzero(r: &mut Reader<'_>, name: &'static str) -> Result<u64, DecodeError> {
@@ -24,7 +24,7 @@ pub(super) fn choice<T>(
 ) -> Result<T, DecodeError> {
     let at = r.at();
     let found = r.u8()?;
-    known(found).ok_or(DecodeError::field(at, name, u64::from(found)))
+    known(found).ok_or_else(|| DecodeError::field(at, name, u64::from(found)))
 }
 
 /// Text of a name, a key, a path or a reason.

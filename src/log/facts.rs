@@ -1,0 +1,231 @@
+//! What a directory and the ends of its segments say, before anything is concluded from it.
+//!
+//! A few small reads a segment: header, slots, footer. Frames are [`super::scan`]'s matter.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use oncelog_format::limits::{ALIGNMENT, FRAMES_OFFSET};
+use oncelog_format::lock::LOCK_CONTENT_LEN;
+use oncelog_format::{
+    DecodeError, DecodeErrorKind, Footer, Owner, Place, SegmentHeader, Slot, Uuid, decode_lock,
+    parse_segment_name,
+};
+
+use crate::error::{Error, Result};
+use crate::io::{EntryKind, Io, IoFile, OpenHow};
+use crate::lsn::SegmentId;
+
+/// Name of the file that is locked and holds the identity.
+pub(crate) const LOCK_NAME: &str = "LOCK";
+/// What the name of a spare ends in.
+pub(crate) const SPARE_SUFFIX: &str = ".spare";
+
+/// The names in a directory, by what they are.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Listing {
+    pub(crate) lock: bool,
+    /// Names of segments, in the order of their numbers.
+    pub(crate) segments: Vec<String>,
+    pub(crate) spares: Vec<OsString>,
+    pub(crate) strays: Vec<OsString>,
+}
+
+impl Listing {
+    pub(crate) fn read(io: &dyn Io, dir: &Path) -> io::Result<Self> {
+        let mut listing = Self::default();
+        for entry in io.list(dir)? {
+            let file = entry.kind == EntryKind::File;
+            match entry.name.to_str() {
+                Some(LOCK_NAME) if file => listing.lock = true,
+                Some(name) if file && parse_segment_name(name).is_some() => {
+                    listing.segments.push(name.to_owned());
+                }
+                Some(name) if file && name.ends_with(SPARE_SUFFIX) => {
+                    listing.spares.push(entry.name);
+                }
+                _ => listing.strays.push(entry.name),
+            }
+        }
+        listing.segments.sort_by_key(|name| parse_segment_name(name));
+        listing.spares.sort();
+        listing.strays.sort();
+        Ok(listing)
+    }
+}
+
+/// What `LOCK` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LockFacts {
+    /// The file is not there, is too short, or holds zeros.
+    NoIdentity,
+    Identity(Owner, Uuid),
+    Damaged(DecodeError),
+}
+
+impl LockFacts {
+    pub(crate) fn of(file: &dyn IoFile) -> io::Result<Self> {
+        let mut content = [0; LOCK_CONTENT_LEN];
+        let read = file.read_full_at(&mut content, 0)?;
+        Ok(match decode_lock(content.get(..read).unwrap_or_default()) {
+            Ok(None) => Self::NoIdentity,
+            Ok(Some((owner, uuid))) => Self::Identity(owner, uuid),
+            Err(e) => Self::Damaged(e),
+        })
+    }
+
+    pub(crate) fn read(io: &dyn Io, dir: &Path) -> Result<Self> {
+        let path = dir.join(LOCK_NAME);
+        let facts = io.open(&path, OpenHow::Read).and_then(|file| Self::of(&*file));
+        facts.map_err(|e| Error::io("cannot read the lock file", &path, e))
+    }
+}
+
+/// What stands in the place of a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SlotFacts {
+    Zeros,
+    Valid(Slot),
+    /// A valid slot of another segment.
+    Foreign,
+    Damaged(DecodeError),
+}
+
+/// What stands at the end of the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum FooterFacts {
+    /// No footer; `zeros` when the file ends in zeros, as one that was never sealed does.
+    Absent { zeros: bool },
+    /// Consistent in itself; its entries are left out, so that memory does not grow with the log.
+    Valid(Footer),
+    Damaged(DecodeError),
+}
+
+/// The first and last bytes of a segment, taken apart.
+#[derive(Clone, Debug)]
+pub(crate) struct SegmentFacts {
+    pub(crate) name: String,
+    pub(crate) path: PathBuf,
+    /// Number and first LSN in the name.
+    pub(crate) named: Option<(u64, u64)>,
+    /// The header, or a slot's copy of it.
+    pub(crate) header: std::result::Result<SegmentHeader, DecodeError>,
+    /// Why the header itself is not valid, where a copy stands in.
+    pub(crate) header_damage: Option<DecodeError>,
+    pub(crate) slots: [SlotFacts; 2],
+    pub(crate) size: u64,
+    pub(crate) footer: FooterFacts,
+}
+
+impl SegmentFacts {
+    pub(crate) fn read(io: &dyn Io, path: &Path) -> Result<Self> {
+        let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
+        let name = name.unwrap_or_default();
+        Self::read_from(io, path, name)
+            .map_err(|e| Error::io("cannot read the segment", path, e))
+    }
+
+    fn read_from(io: &dyn Io, path: &Path, name: String) -> io::Result<Self> {
+        let file = io.open(path, OpenHow::Read)?;
+        let mut bytes = [0; SegmentHeader::LEN];
+        let read = file.read_full_at(&mut bytes, 0)?;
+        let mut header = SegmentHeader::decode(bytes.get(..read).unwrap_or_default());
+        let mut slots = [slot_at(&*file, 0)?, slot_at(&*file, 1)?];
+        let mut header_damage = None;
+        if let Err(e) = header
+            && !is_unsupported(&e)
+            && let Some(slot) = newest(&slots)
+        {
+            (header, header_damage) = (Ok(slot.header), Some(e));
+        }
+        if let Ok(header) = &header {
+            for slot in &mut slots {
+                if matches!(slot, SlotFacts::Valid(slot) if slot.header != *header) {
+                    *slot = SlotFacts::Foreign;
+                }
+            }
+        }
+        let size = file.len()?;
+        let footer = match &header {
+            Ok(header) => footer_of(&*file, header, size)?,
+            Err(_) => FooterFacts::Absent { zeros: true },
+        };
+        let named = parse_segment_name(&name);
+        Ok(Self { name, path: path.to_owned(), named, header, header_damage, slots, size, footer })
+    }
+
+    /// The number in the header, or in the name where the header is damaged.
+    pub(crate) fn number(&self) -> u64 {
+        self.header.map_or_else(|_| self.named.map_or(0, |(number, _)| number), |h| h.number)
+    }
+
+    pub(crate) fn id(&self) -> SegmentId {
+        SegmentId::at_least_first(self.number())
+    }
+
+    /// The valid slot with the greatest counter.
+    pub(crate) fn newest_slot(&self) -> Option<Slot> {
+        newest(&self.slots)
+    }
+
+    pub(crate) fn valid_slots(&self) -> impl Iterator<Item = &Slot> {
+        self.slots.iter().filter_map(|slot| match slot {
+            SlotFacts::Valid(slot) => Some(slot),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn is_unsupported(&self) -> bool {
+        self.header.is_err_and(|e| is_unsupported(&e))
+    }
+}
+
+fn is_unsupported(e: &DecodeError) -> bool {
+    matches!(e.kind, DecodeErrorKind::Unsupported { .. })
+}
+
+fn newest(slots: &[SlotFacts; 2]) -> Option<Slot> {
+    let valid = slots.iter().filter_map(|slot| match slot {
+        SlotFacts::Valid(slot) => Some(*slot),
+        _ => None,
+    });
+    valid.max_by_key(|slot| slot.counter)
+}
+
+fn slot_at(file: &dyn IoFile, index: u32) -> io::Result<SlotFacts> {
+    let mut bytes = [0; Slot::LEN];
+    let read = file.read_full_at(&mut bytes, Slot::offset_of(index))?;
+    if bytes == [0; Slot::LEN] {
+        return Ok(SlotFacts::Zeros);
+    }
+    Ok(match Slot::decode(bytes.get(..read).unwrap_or_default(), index) {
+        Ok(slot) => SlotFacts::Valid(slot),
+        Err(e) => SlotFacts::Damaged(e),
+    })
+}
+
+/// Bytes at the end of a file that tell whether a footer may end there.
+const END_LEN: u64 = 16;
+
+fn footer_of(file: &dyn IoFile, header: &SegmentHeader, size: u64) -> io::Result<FooterFacts> {
+    let mut end = [0; 16];
+    let read = file.read_full_at(&mut end, size.saturating_sub(END_LEN).max(FRAMES_OFFSET))?;
+    let end = end.get(..read).unwrap_or_default();
+    let absent = FooterFacts::Absent { zeros: end.iter().all(|&byte| byte == 0) };
+    let Some(len) = Footer::len_from_tail(end) else { return Ok(absent) };
+    let offset = size.checked_sub(u64::from(len));
+    let offset = offset.filter(|&o| o >= FRAMES_OFFSET && o.is_multiple_of(ALIGNMENT));
+    let Some(offset) = offset else { return Ok(absent) };
+    // The length is within its limit and within the file.
+    let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
+    let read = file.read_full_at(&mut bytes, offset)?;
+    let bytes = bytes.get(..read).unwrap_or_default();
+    Ok(match Footer::decode(bytes, Place { salt: header.salt, offset }) {
+        Ok(mut footer) => {
+            footer.entries = Vec::new();
+            FooterFacts::Valid(footer)
+        }
+        Err(e) => FooterFacts::Damaged(e),
+    })
+}

@@ -1,0 +1,209 @@
+//! How a log is opened, and what is appended to it.
+
+use std::sync::Arc;
+
+use oncelog_format::{frame, limits};
+
+use crate::clock::{Clock, SystemClock};
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::Io;
+use crate::io::fs::FsIo;
+
+/// Largest record by default: larger ones are usually a mistake of the caller.
+const RECORD_LEN_MAX: u32 = 16 << 20;
+/// Bytes of a group by default: far more than a disk takes within one sync.
+const BUFFER_BYTES_MAX: u64 = 8 << 20;
+/// Largest size of a segment by default.
+const SEGMENT_BYTES_MAX: u64 = 64 << 20;
+
+/// How a log is opened.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub(crate) segment_bytes_max: u64,
+    pub(crate) record_len_max: u32,
+    pub(crate) buffer_bytes_max: u64,
+    pub(crate) create: CreateMode,
+    pub(crate) check: Check,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) io: Arc<dyn Io>,
+    pub(crate) background: bool,
+}
+
+impl Options {
+    /// Segments up to 64 MiB, records up to 16 MiB, 8 MiB of buffer, the machine's clock and files;
+    /// the log must exist.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            segment_bytes_max: SEGMENT_BYTES_MAX,
+            record_len_max: RECORD_LEN_MAX,
+            buffer_bytes_max: BUFFER_BYTES_MAX,
+            create: CreateMode::Never,
+            check: Check::Tail,
+            clock: Arc::new(SystemClock::new()),
+            io: Arc::new(FsIo::new()),
+            background: true,
+        }
+    }
+
+    /// Largest size of a segment in bytes, 64 KiB to 1 GiB inclusive. Segments start at 1 MiB, or
+    /// at this where it is less, and double; only a batch that fits no other way makes a larger one.
+    #[must_use]
+    pub fn segment_bytes_max(mut self, bytes: u64) -> Self {
+        self.segment_bytes_max = bytes;
+        self
+    }
+
+    /// Largest record in bytes, 1 to 256 MiB inclusive.
+    #[must_use]
+    pub fn record_len_max(mut self, len: u32) -> Self {
+        self.record_len_max = len;
+        self
+    }
+
+    /// Bytes that may wait to be written, at least 1. Appenders wait while there are more; one batch
+    /// alone may be larger.
+    #[must_use]
+    pub fn buffer_bytes_max(mut self, bytes: u64) -> Self {
+        self.buffer_bytes_max = bytes;
+        self
+    }
+
+    /// Whether the log may be, or must be, made.
+    #[must_use]
+    pub fn create(mut self, create: CreateMode) -> Self {
+        self.create = create;
+        self
+    }
+
+    /// How much of the log is read before it opens.
+    #[must_use]
+    pub fn check(mut self, check: Check) -> Self {
+        self.check = check;
+        self
+    }
+
+    /// The clock that stamps records.
+    #[must_use]
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// The file system.
+    #[must_use]
+    pub fn io(mut self, io: Arc<dyn Io>) -> Self {
+        self.io = io;
+        self
+    }
+
+    /// Without a background thread nothing happens but what a call does: buffered records stay in
+    /// memory until a flush, a [`crate::Pending`] leads when it is polled, and no idle slot is
+    /// written unless `Log::write_idle_slot` is called. For tests that count calls.
+    #[cfg(any(test, feature = "testing"))]
+    #[must_use]
+    pub fn background(mut self, background: bool) -> Self {
+        self.background = background;
+        self
+    }
+
+    pub(crate) fn validate(&self) -> Result<()> {
+        let segment_bytes = limits::SEGMENT_BYTES_MIN..=limits::SEGMENT_BYTES_MAX;
+        let record_len = 1..=limits::RECORD_LEN_MAX;
+        let wrong = if !segment_bytes.contains(&self.segment_bytes_max) {
+            format!(
+                "segment_bytes_max: expected {} to {}, found {}",
+                limits::SEGMENT_BYTES_MIN,
+                limits::SEGMENT_BYTES_MAX,
+                self.segment_bytes_max
+            )
+        } else if !record_len.contains(&self.record_len_max) {
+            format!(
+                "record_len_max: expected 1 to {}, found {}",
+                limits::RECORD_LEN_MAX,
+                self.record_len_max
+            )
+        } else if self.buffer_bytes_max == 0 {
+            "buffer_bytes_max: expected at least 1, found 0".to_owned()
+        } else {
+            return Ok(());
+        };
+        Err(Error::new(ErrorKind::InvalidInput, wrong))
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Whether opening makes a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum CreateMode {
+    /// The log must exist.
+    Never,
+    /// The log is made where there is none: the directory is absent or empty.
+    IfMissing,
+    /// The log must not exist.
+    Always,
+}
+
+/// How much of a log is read before it opens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Check {
+    /// Headers, slots and footers, and the frames of the tail; also those of a sealed segment that
+    /// has no valid footer.
+    Tail,
+    /// Every frame of every segment.
+    Full,
+}
+
+/// When an append returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Durability {
+    /// When its records survive a power loss.
+    #[default]
+    Synced,
+    /// When its records are in the log's buffer. They are written within 10 ms or 256 KiB, or by a
+    /// flush, and synced by a sync, at a roll and at close.
+    Buffered,
+}
+
+/// Kind of a record (SPEC 7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RecordKind(u8);
+
+impl RecordKind {
+    /// Opaque bytes of the caller.
+    pub const RECORD: Self = Self(frame::KIND_RECORD);
+    /// A message of a channel.
+    pub const MESSAGE: Self = Self(frame::KIND_MESSAGE);
+    /// A control record of the broadcaster.
+    pub const CONTROL: Self = Self(frame::KIND_CONTROL);
+
+    /// A kind of the caller's own, 0x80 to 0xFF inclusive; `None` for any other.
+    #[must_use]
+    pub const fn private(kind: u8) -> Option<Self> {
+        if kind >= frame::KIND_PRIVATE_MIN { Some(Self(kind)) } else { None }
+    }
+
+    /// The byte that stands in the frame.
+    #[must_use]
+    pub const fn as_u8(self) -> u8 {
+        self.0
+    }
+}
+
+/// Records that are appended as one, and kept or cut whole.
+#[derive(Clone, Copy, Debug)]
+#[expect(clippy::exhaustive_structs, reason = "built by the caller at every append")]
+pub struct Batch<'a> {
+    /// Kind of every record.
+    pub kind: RecordKind,
+    /// The records in order; at least one.
+    pub records: &'a [&'a [u8]],
+}

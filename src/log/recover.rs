@@ -1,0 +1,391 @@
+//! SPEC section 12: what the files of a log amount to.
+//!
+//! A verdict is a pure function of the bytes: nothing is written, no clock is read, and the same
+//! files read alike in the writer and in any other process. Comments name the rows of the table.
+//!
+//! Memory is bounded by the largest record and by the number of segments.
+
+use std::io;
+use std::path::Path;
+
+use oncelog_format::limits::FRAMES_OFFSET;
+use oncelog_format::{Footer, Owner, SegmentHeader};
+
+use super::facts::{FooterFacts, LOCK_NAME, Listing, LockFacts, SegmentFacts, SlotFacts};
+use super::finding::{Finding, FindingKind, Severity};
+use super::options::Check;
+use super::scan::{self, Behind, Frames, Tally, Window};
+use super::survey::{Segment, Survey, Tail, TailState};
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::{Io, OpenHow};
+
+impl Survey {
+    /// Judges a directory; with [`Check::Full`] every frame is read.
+    ///
+    /// # Errors
+    ///
+    /// `Io` when the system refuses to read, `InvalidInput` for the directory of a store. Damage
+    /// is a finding, not an error.
+    pub(crate) fn read(io: &dyn Io, dir: &Path, check: Check) -> Result<Self> {
+        let listing =
+            Listing::read(io, dir).map_err(|e| Error::io("cannot list the directory", dir, e))?;
+        let lock = if listing.lock { LockFacts::read(io, dir)? } else { LockFacts::NoIdentity };
+        let mut facts = Vec::with_capacity(listing.segments.len());
+        for name in &listing.segments {
+            facts.push(SegmentFacts::read(io, &dir.join(name))?);
+        }
+        let mut survey = Self::empty(dir);
+        survey.listing = listing;
+        survey.judge_lock(lock)?;
+        survey.admit_all(facts);
+        survey.check_order();
+        survey.leave_out_leftovers();
+        survey.judge_segments(io, check, true)?;
+        survey.name_others();
+        Ok(survey)
+    }
+
+    /// Judges one segment by itself, as if it were the tail.
+    ///
+    /// # Errors
+    ///
+    /// `Io` when the system refuses to read.
+    pub(crate) fn read_segment(io: &dyn Io, path: &Path) -> Result<Self> {
+        let facts = SegmentFacts::read(io, path)?;
+        let mut survey = Self::empty(path.parent().unwrap_or_else(|| Path::new("")));
+        let unseen = Finding::new(FindingKind::SuccessorUnseen, Severity::Info, path);
+        survey.findings.push(unseen.in_segment(facts.number()));
+        survey.identified = true;
+        survey.admit_all(vec![facts]);
+        survey.judge_segments(io, Check::Full, false)?;
+        Ok(survey)
+    }
+
+    fn judge_lock(&mut self, lock: LockFacts) -> Result<()> {
+        match lock {
+            // @A: when there is no segment either, there is no log.
+            LockFacts::NoIdentity => {}
+            LockFacts::Identity(Owner::Log, uuid) => {
+                (self.uuid, self.identified) = (Some(uuid), true);
+                if self.listing.segments.is_empty() {
+                    // @B
+                    let gone = Finding::new(FindingKind::SegmentsGone, Severity::Corrupt, &self.dir);
+                    self.findings.push(gone.saying(format!("segments of {uuid}"), "none"));
+                }
+            }
+            LockFacts::Identity(..) => {
+                let what = "the directory holds a store, not a log";
+                return Err(Error::new(ErrorKind::InvalidInput, what).at_path(&self.dir));
+            }
+            LockFacts::Damaged(e) => {
+                // @C
+                let path = self.dir.join(LOCK_NAME);
+                let damaged = Finding::new(FindingKind::LockDamaged, Severity::Corrupt, &path);
+                let damaged = damaged.at_offset(offset_of(e.at));
+                self.findings.push(damaged.saying("zeros or an identity", e.to_string()));
+            }
+        }
+        Ok(())
+    }
+
+    fn admit_all(&mut self, all: Vec<SegmentFacts>) {
+        for facts in all {
+            let named = facts.named.map_or(0, |(number, _)| number);
+            self.number_max = self.number_max.max(facts.number()).max(named);
+            match self.admit(&facts) {
+                Ok(header) => {
+                    let oldest = facts.valid_slots().map(|slot| slot.oldest_lsn).max();
+                    self.oldest = self.oldest.max(oldest.unwrap_or(1));
+                    self.segments.push(Segment::new(facts, header));
+                }
+                // What the slots of a refused segment state of a trim does not count either.
+                Err(finding) => {
+                    self.findings.push(finding);
+                    self.refused.push(facts);
+                }
+            }
+        }
+        self.segments.sort_by_key(|segment| segment.header.number);
+    }
+
+    /// The header of a segment that belongs here.
+    fn admit(&mut self, facts: &SegmentFacts) -> std::result::Result<SegmentHeader, Finding> {
+        let finding = |kind, severity| {
+            Finding::new(kind, severity, &facts.path).in_segment(facts.number())
+        };
+        let header = facts.header.map_err(|e| {
+            let (kind, severity) = if facts.is_unsupported() {
+                (FindingKind::VersionUnsupported, Severity::Unsupported) // @D
+            } else {
+                (FindingKind::HeaderDamaged, Severity::Corrupt) // @E
+            };
+            let finding = finding(kind, severity).at_offset(offset_of(e.at));
+            finding.saying("a segment header of this version", e.to_string())
+        })?;
+        if let Some(e) = facts.header_damage {
+            // @F
+            let copied = finding(FindingKind::HeaderFromSlot, Severity::Degraded);
+            let copied = copied.at_offset(offset_of(e.at));
+            self.findings.push(copied.saying("a segment header", e.to_string()));
+        }
+        // @G
+        let foreign = || finding(FindingKind::SegmentForeign, Severity::Corrupt);
+        if let Some((number, first)) = facts.named
+            && (number, first) != (header.number, header.first_lsn)
+        {
+            let expected = format!("number {number} and first LSN {first}");
+            let found = format!("{} and {}", header.number, header.first_lsn);
+            return Err(foreign().saying(expected, found));
+        }
+        let uuid = *self.uuid.get_or_insert(header.uuid);
+        if uuid == header.uuid {
+            Ok(header)
+        } else {
+            Err(foreign().saying(format!("UUID {uuid}"), header.uuid.to_string()))
+        }
+    }
+
+    fn check_order(&mut self) {
+        // @H
+        for (a, b) in self.segments.iter().zip(self.segments.iter().skip(1)) {
+            if a.header.number == b.header.number || a.header.first_lsn > b.header.first_lsn {
+                let expected = format!(
+                    "a number above {} and a first LSN of at least {}",
+                    a.header.number, a.header.first_lsn
+                );
+                let found = format!("{} and {}", b.header.number, b.header.first_lsn);
+                let broken = b.finding(FindingKind::OrderBroken, Severity::Corrupt);
+                self.findings.push(broken.at_lsn(b.header.first_lsn).saying(expected, found));
+            }
+        }
+    }
+
+    fn leave_out_leftovers(&mut self) {
+        // @I: first LSNs ascend, so leftovers come first.
+        let firsts = self.segments.iter().skip(1).map(|next| next.header.first_lsn);
+        let count = firsts.take_while(|&first| first <= self.oldest).count();
+        for segment in self.segments.drain(..count) {
+            self.findings.push(segment.finding(FindingKind::Leftover, Severity::Info));
+            self.leftovers.push(segment.facts);
+        }
+        // @J
+        if let Some(first) = self.segments.first()
+            && first.header.first_lsn > self.oldest
+        {
+            let missing = first.finding(FindingKind::RecordsMissing, Severity::Corrupt);
+            let expected = format!("a segment from LSN {} on", self.oldest);
+            let found = format!("first LSN {}", first.header.first_lsn);
+            self.findings.push(missing.at_lsn(self.oldest).saying(expected, found));
+        }
+    }
+
+    /// `whole`: the log was seen, so that what its slots say of the oldest LSN holds for it.
+    fn judge_segments(&mut self, io: &dyn Io, check: Check, whole: bool) -> Result<()> {
+        let refused = self.refused.iter().map(SegmentFacts::number).min();
+        let mut reached = self.damage().is_none_or(|_| refused.is_some());
+        let mut segments = std::mem::take(&mut self.segments);
+        let firsts: Vec<u64> = segments.iter().map(|segment| segment.header.first_lsn).collect();
+        for (i, segment) in segments.iter_mut().enumerate() {
+            // What follows a refused segment, or one with damage, is not reached.
+            reached &= refused.is_none_or(|refused| segment.header.number < refused);
+            let told = self.findings.len();
+            match firsts.get(i.saturating_add(1)) {
+                Some(&next) => self.judge_sealed(io, segment, next, check)?,
+                None => self.judge_tail(io, segment, whole)?,
+            }
+            if reached {
+                self.last = segment.last;
+                self.readable = i.saturating_add(1);
+            }
+            let told = self.findings.get(told..).unwrap_or_default();
+            reached &= !told.iter().any(|f| f.severity >= Severity::Unsupported);
+        }
+        self.segments = segments;
+        if !reached {
+            self.tail = None;
+        }
+        Ok(())
+    }
+
+    fn judge_sealed(
+        &mut self,
+        io: &dyn Io,
+        segment: &mut Segment,
+        next: u64,
+        check: Check,
+    ) -> Result<()> {
+        let wanted = next.saturating_sub(1);
+        let footer = match &segment.facts.footer {
+            FooterFacts::Valid(footer) => Some(footer.clone()),
+            FooterFacts::Damaged(_) | FooterFacts::Absent { .. } => None,
+        };
+        let stands = footer.as_ref().is_some_and(|f| holds(f, &segment.header, wanted));
+        if let Some(footer) = footer.filter(|_| stands && check == Check::Tail) {
+            // @L, as the footer has it.
+            (segment.last, segment.end) = (footer.last_lsn, footer.end);
+            segment.tally = Tally::of_footer(&footer);
+            segment.dead = (footer.end < footer.offset).then_some(footer.end..footer.offset);
+        } else {
+            let (frames, behind) = read(io, segment, Some(next))?;
+            segment.take(&frames, &behind);
+            self.judge_footer(segment, &frames, wanted);
+            if frames.last < wanted {
+                // @M
+                self.findings.push(missing(segment, &frames, wanted));
+                return Ok(());
+            }
+        }
+        // @L
+        if let Some(dead) = &segment.dead {
+            let found = segment.finding(FindingKind::DeadBytes, Severity::Info);
+            let bytes = dead.end.saturating_sub(dead.start);
+            self.findings.push(found.at_offset(dead.start).saying("", format!("{bytes} bytes")));
+        }
+        Ok(())
+    }
+
+    fn judge_footer(&mut self, segment: &Segment, frames: &Frames, wanted: u64) {
+        // @K
+        let ignored = |severity| segment.finding(FindingKind::FooterIgnored, severity);
+        let finding = match &segment.facts.footer {
+            FooterFacts::Valid(footer) => {
+                let agrees = holds(footer, &segment.header, wanted)
+                    && (frames.last < wanted || footer.end == frames.end);
+                if agrees {
+                    return;
+                }
+                let found = format!("{} at {:#x}", footer.last_lsn, footer.end);
+                let expected = format!("last LSN {} and end {:#x}", frames.last, frames.end);
+                ignored(Severity::Degraded).at_offset(footer.offset).saying(expected, found)
+            }
+            FooterFacts::Damaged(e) => {
+                ignored(Severity::Degraded).saying("a footer", e.to_string())
+            }
+            FooterFacts::Absent { zeros } => {
+                let severity = if *zeros { Severity::Info } else { Severity::Degraded };
+                ignored(severity).saying("a footer", "none")
+            }
+        };
+        self.findings.push(finding);
+    }
+
+    fn judge_tail(&mut self, io: &dyn Io, segment: &mut Segment, whole: bool) -> Result<()> {
+        let (frames, behind) = read(io, segment, None)?;
+        segment.take(&frames, &behind);
+        let slots = segment.facts.valid_slots().map(|slot| slot.durable_lsn).max();
+        self.proven = segment.header.first_lsn.saturating_sub(1);
+        self.proven =
+            self.proven.max(slots.unwrap_or(0)).max(frames.stated).max(behind.stated);
+        let tell = |kind, severity| segment.finding(kind, severity);
+        if frames.last < self.proven {
+            // @N
+            self.findings.push(missing(segment, &frames, self.proven));
+        } else if whole && frames.last < self.oldest.saturating_sub(1) {
+            // @N: a trim is recorded behind a sync of everything below it.
+            self.findings.push(missing(segment, &frames, self.oldest.saturating_sub(1)));
+        }
+        let sealed = matches!(&segment.facts.footer, FooterFacts::Valid(footer)
+            if footer.last_lsn == frames.last && footer.end == frames.end);
+        let state = if frames.valid_end > frames.end {
+            // @O
+            let cut = tell(FindingKind::BatchCut, Severity::Torn);
+            let cut = cut.at_offset(frames.end).at_lsn(frames.last.saturating_add(1));
+            self.findings.push(cut.saying("the last frame of the batch", "none"));
+            TailState::Torn
+        } else if sealed {
+            // @P
+            self.findings.push(tell(FindingKind::TailSealed, Severity::Info));
+            TailState::Sealed
+        } else if behind.used > frames.end {
+            // @Q
+            let bytes = behind.used.saturating_sub(frames.end);
+            let torn = tell(FindingKind::TornTail, Severity::Torn).at_offset(frames.end);
+            self.findings.push(torn.saying("zeros", format!("{bytes} bytes")));
+            TailState::Torn
+        } else {
+            // @R
+            TailState::Clean
+        };
+        if !self.identified && state != TailState::Sealed && frames.last < segment.header.first_lsn
+        {
+            // @S
+            self.findings.push(tell(FindingKind::CreationUnfinished, Severity::Info));
+        }
+        let counter = segment.facts.newest_slot().map_or(0, |slot| slot.counter);
+        let bare = behind.used == FRAMES_OFFSET && counter <= 1;
+        if bare {
+            // @T
+            self.findings.push(tell(FindingKind::TailBare, Severity::Info));
+        }
+        if frames.last > self.proven {
+            // @U
+            let unproven = tell(FindingKind::Unproven, Severity::Info);
+            let count = frames.last.saturating_sub(self.proven);
+            let unproven = unproven.at_lsn(self.proven.saturating_add(1));
+            self.findings.push(unproven.saying("", format!("{count} records")));
+        }
+        self.judge_slots(segment);
+        let entries = frames.tally.entries;
+        self.tail = Some(Tail { used: behind.used, state, bare, entries });
+        Ok(())
+    }
+
+    fn judge_slots(&mut self, segment: &Segment) {
+        // @V
+        for (slot, offset) in segment.facts.slots.iter().zip([4096, 8192]) {
+            let found = match slot {
+                SlotFacts::Zeros | SlotFacts::Valid(_) => continue,
+                SlotFacts::Foreign => "the header of another segment".to_owned(),
+                SlotFacts::Damaged(e) => e.to_string(),
+            };
+            let ignored = segment.finding(FindingKind::SlotIgnored, Severity::Degraded);
+            self.findings.push(ignored.at_offset(offset).saying("a slot of this segment", found));
+        }
+    }
+
+    fn name_others(&mut self) {
+        let spares = self.listing.spares.iter().map(|name| (name, FindingKind::Spare)); // @W
+        let strays = self.listing.strays.iter().map(|name| (name, FindingKind::Stray)); // @X
+        for (name, kind) in spares.chain(strays) {
+            self.findings.push(Finding::new(kind, Severity::Info, &self.dir.join(name)));
+        }
+    }
+}
+
+/// Whether a footer agrees with what the neighbours of its segment say.
+fn holds(footer: &Footer, header: &SegmentHeader, wanted: u64) -> bool {
+    let records = wanted.checked_add(1).and_then(|next| next.checked_sub(header.first_lsn));
+    footer.last_lsn == wanted && records == Some(footer.record_count)
+}
+
+fn missing(segment: &Segment, frames: &Frames, wanted: u64) -> Finding {
+    let found = frames.invalid.map_or_else(|| "none".to_owned(), |invalid| invalid.to_string());
+    segment
+        .finding(FindingKind::RecordMissing, Severity::Corrupt)
+        .at_offset(frames.valid_end)
+        .at_lsn(frames.last.saturating_add(1))
+        .saying(format!("records up to LSN {wanted}"), found)
+}
+
+/// Reads the frames of a segment, and what stands behind them to the physical end.
+fn read(io: &dyn Io, segment: &Segment, until: Option<u64>) -> Result<(Frames, Behind)> {
+    let path = &segment.facts.path;
+    let read = || -> io::Result<(Frames, Behind)> {
+        let file = io.open(path, OpenHow::Read)?;
+        let mut window = Window::new(&*file)?;
+        let frames = scan::frames(&mut window, &segment.header, until)?;
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::ZerosNotScanned)
+            && window.at(frames.end, 1)?.first().is_none_or(|&byte| byte == 0)
+        {
+            return Ok((frames.clone(), Behind { used: frames.end, stated: 0 }));
+        }
+        let behind = scan::behind(&mut window, &segment.header, frames.end)?;
+        Ok((frames, behind))
+    };
+    read().map_err(|e| Error::io("cannot read the segment", path, e))
+}
+
+fn offset_of(at: usize) -> u64 {
+    u64::try_from(at).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,144 @@
+//! The shape of what recovery found; [`super::recover`] fills it in.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use oncelog_format::limits::FRAMES_OFFSET;
+use oncelog_format::{FooterEntry, SegmentHeader, Uuid};
+
+use super::facts::{FooterFacts, Listing, SegmentFacts};
+use super::finding::{Finding, FindingKind, Severity};
+use super::scan::{Behind, Frames, Tally};
+
+/// A segment of the log, judged.
+#[derive(Clone, Debug)]
+pub(crate) struct Segment {
+    pub(crate) facts: SegmentFacts,
+    pub(crate) header: SegmentHeader,
+    /// The last kept LSN; `first_lsn - 1` when there is none.
+    pub(crate) last: u64,
+    /// Offset behind its frame.
+    pub(crate) end: u64,
+    /// Bytes behind `end` that hold no record; without the zeros and the footer behind them.
+    pub(crate) dead: Option<Range<u64>>,
+    /// Numbers of the kept records, without the sparse index.
+    pub(crate) tally: Tally,
+    /// Whether the frames were read; else the footer was believed.
+    pub(crate) scanned: bool,
+}
+
+/// The last segment, judged further.
+#[derive(Clone, Debug)]
+pub(crate) struct Tail {
+    /// Offset behind the last byte that is not zero.
+    pub(crate) used: u64,
+    pub(crate) state: TailState,
+    /// No byte stands behind the header and the first slot.
+    pub(crate) bare: bool,
+    /// The sparse index of its frames.
+    pub(crate) entries: Vec<FooterEntry>,
+}
+
+/// How the last segment ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TailState {
+    /// Zeros follow the last kept frame.
+    Clean,
+    /// A footer follows it: there is no successor yet.
+    Sealed,
+    /// Other bytes follow it.
+    Torn,
+}
+
+/// Everything that recovery found.
+#[derive(Clone, Debug)]
+pub(crate) struct Survey {
+    pub(crate) dir: PathBuf,
+    pub(crate) uuid: Option<Uuid>,
+    /// `LOCK` holds an identity.
+    pub(crate) identified: bool,
+    /// The segments of the log in order. Those from `readable` on could not be judged, because of
+    /// damage in or before them.
+    pub(crate) segments: Vec<Segment>,
+    /// How many of `segments` hold records that can be read; the last of them only up to `last`.
+    pub(crate) readable: usize,
+    pub(crate) leftovers: Vec<SegmentFacts>,
+    /// Segments whose header cannot be read, or that do not belong here.
+    pub(crate) refused: Vec<SegmentFacts>,
+    pub(crate) listing: Listing,
+    pub(crate) oldest: u64,
+    /// The last kept LSN, 0 when there is none.
+    pub(crate) last: u64,
+    /// Greatest LSN with a witness.
+    pub(crate) proven: u64,
+    /// Greatest number in any name or header.
+    pub(crate) number_max: u64,
+    /// The last segment; `None` when there is none, or damage stands before it.
+    pub(crate) tail: Option<Tail>,
+    pub(crate) findings: Vec<Finding>,
+}
+
+impl Survey {
+    pub(crate) fn empty(dir: &Path) -> Self {
+        Self {
+            dir: dir.to_owned(),
+            uuid: None,
+            identified: false,
+            segments: Vec::new(),
+            readable: 0,
+            leftovers: Vec::new(),
+            refused: Vec::new(),
+            listing: Listing::default(),
+            oldest: 1,
+            last: 0,
+            proven: 0,
+            number_max: 0,
+            tail: None,
+            findings: Vec::new(),
+        }
+    }
+
+    /// There is no log: it may be created (row @A of SPEC section 12).
+    pub(crate) fn is_absent(&self) -> bool {
+        self.segments.is_empty() && self.damage().is_none()
+    }
+
+    /// The first finding that keeps a writer out.
+    pub(crate) fn damage(&self) -> Option<&Finding> {
+        self.findings.iter().find(|f| f.severity >= Severity::Unsupported)
+    }
+
+    /// The last segment, with what only it has; `None` when damage stands in or before it.
+    pub(crate) fn last_segment(&self) -> Option<(&Segment, &Tail)> {
+        Some((self.segments.last()?, self.tail.as_ref()?))
+    }
+}
+
+impl Segment {
+    pub(crate) fn new(facts: SegmentFacts, header: SegmentHeader) -> Self {
+        Self {
+            last: header.first_lsn.saturating_sub(1),
+            end: FRAMES_OFFSET,
+            dead: None,
+            tally: Tally::new(header.base_time_ms),
+            scanned: false,
+            facts,
+            header,
+        }
+    }
+
+    /// Takes over what the scan of its frames found.
+    pub(crate) fn take(&mut self, frames: &Frames, behind: &Behind) {
+        (self.last, self.end, self.scanned) = (frames.last, frames.end, true);
+        self.tally = Tally { entries: Vec::new(), ..frames.tally.clone() };
+        let used = match &self.facts.footer {
+            FooterFacts::Valid(footer) if footer.end == frames.end => footer.offset,
+            _ => behind.used,
+        };
+        self.dead = (frames.end < used).then_some(frames.end..used);
+    }
+
+    pub(crate) fn finding(&self, kind: FindingKind, severity: Severity) -> Finding {
+        Finding::new(kind, severity, &self.facts.path).in_segment(self.header.number)
+    }
+}

@@ -1,0 +1,73 @@
+//! Bugs to order, for tests of the tests: compiled only with `--cfg planted`.
+//!
+//! One bug is active at a time, in the whole process. Where it acts, the code asks [`is_active`].
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A known mistake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[repr(u32)]
+pub enum Bug {
+    /// None.
+    None = 0,
+    /// A roll does not sync the directory.
+    NoDirSync = 1,
+    /// A synced append returns after the write.
+    AckBeforeSync = 2,
+    /// The first append after a torn end does not roll.
+    AppendBehindTorn = 3,
+    /// Opening syncs unproven frames without writing them again.
+    ReopenOnlySyncs = 4,
+    /// The successor is named before the old tail is synced.
+    NamedBeforeSync = 5,
+    /// Frames of an unfinished batch are kept.
+    HalfBatch = 6,
+    /// Zeros behind the last frame end the scan.
+    ZerosNotScanned = 7,
+    /// A slot states what is written, not what is synced.
+    SlotStatesWritten = 8,
+    /// No slot is written at close.
+    NoCloseSlot = 9,
+    /// Segments are removed before the trim is durable.
+    TrimUnlinksFirst = 10,
+    /// A failed sync is tried again and believed.
+    SyncRetried = 11,
+    /// After a refusal for space in a group, its offset and LSNs are used again.
+    OffsetReused = 12,
+}
+
+impl Bug {
+    /// Every bug but none.
+    pub const ALL: [Self; 12] = [
+        Self::NoDirSync,
+        Self::AckBeforeSync,
+        Self::AppendBehindTorn,
+        Self::ReopenOnlySyncs,
+        Self::NamedBeforeSync,
+        Self::HalfBatch,
+        Self::ZerosNotScanned,
+        Self::SlotStatesWritten,
+        Self::NoCloseSlot,
+        Self::TrimUnlinksFirst,
+        Self::SyncRetried,
+        Self::OffsetReused,
+    ];
+}
+
+static ACTIVE: AtomicU32 = AtomicU32::new(0);
+
+/// Makes `bug` the active one.
+pub fn plant(bug: Bug) {
+    ACTIVE.store(number(bug), Ordering::SeqCst);
+}
+
+/// True while `bug` is the active one.
+#[must_use]
+pub fn is_active(bug: Bug) -> bool {
+    ACTIVE.load(Ordering::SeqCst) == number(bug)
+}
+
+fn number(bug: Bug) -> u32 {
+    Bug::ALL.iter().position(|&b| b == bug).and_then(|i| u32::try_from(i).ok()).map_or(0, |i| i + 1)
+}
