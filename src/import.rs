@@ -8,9 +8,13 @@ mod partition;
 mod place;
 mod read;
 mod replay;
+mod request;
 mod sizer;
 mod slice;
 mod source;
 mod stream;
+mod verdict;
 
 pub use self::format::Format;
+pub use self::replay::ReplayReport;
+pub use self::request::{COLLECTION_NAME_LEN_MAX, COLLECTION_VCHANNELS_MAX, ImportRequest};

@@ -242,7 +242,9 @@ impl CsvRows {
             }
             if !self.stream.more()? {
                 if split.state == State::Quoted {
-                    return Err(self.upcoming(split.from.saturating_sub(1), "a quote is not closed"));
+                    return Err(
+                        self.upcoming(split.from.saturating_sub(1), "a quote is not closed")
+                    );
                 }
                 split.end_field(seen, &mut self.fields);
                 (self.len, self.whole) = (seen, seen);

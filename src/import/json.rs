@@ -24,7 +24,11 @@ use crate::error::Result;
 const VALUE_BYTES: u64 = 9;
 
 /// The first pass over a source.
-pub(crate) fn survey(source: &Source, framing: Framing, pass: &mut FirstPass<'_>) -> Result<Survey> {
+pub(crate) fn survey(
+    source: &Source,
+    framing: Framing,
+    pass: &mut FirstPass<'_>,
+) -> Result<Survey> {
     let mut rows = JsonRows::new(source, framing);
     let (mut columns, mut kinds) = (Columns::default(), Vec::new());
     let mut sizer = SliceSizer::default();
@@ -73,9 +77,7 @@ fn survey_row(
         keyed |= primary_key == Some(&*member.key) && member.value != Value::Null;
     }
     match primary_key {
-        Some(name) if !keyed => {
-            Err(rows.column_error(name, "the primary key is missing or null"))
-        }
+        Some(name) if !keyed => Err(rows.column_error(name, "the primary key is missing or null")),
         _ => Ok(()),
     }
 }

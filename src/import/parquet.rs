@@ -40,7 +40,8 @@ pub(crate) fn survey(source: &Source, pass: &mut FirstPass<'_>) -> Result<Survey
     let mut reader = ParquetRows::new(source, file, 0)?;
     read::check_names(source, reader.schema.fields().iter().map(|field| field.name().as_str()))?;
     let key = pass.primary_key.map(|name| {
-        let otherwise = || Place::default().column(name).error(source.file.path(), "no such column");
+        let otherwise =
+            || Place::default().column(name).error(source.file.path(), "no such column");
         reader.schema.index_of(name).map_err(|_| otherwise()).map(|at| (at, name))
     });
     let key = key.transpose()?;

@@ -58,7 +58,8 @@ impl<'a> Place<'a> {
         if let Some(name) = self.column {
             part(format_args!("column `{}`", shortened(name)));
         }
-        let message = if message.is_empty() { what.to_owned() } else { format!("{message}: {what}") };
+        let message =
+            if message.is_empty() { what.to_owned() } else { format!("{message}: {what}") };
         let error = Error::new(kind, message).at_path(path);
         match self.offset {
             Some(offset) => error.at_offset(offset),

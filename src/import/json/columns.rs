@@ -18,10 +18,10 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow_array::ArrayRef;
+use arrow_array::NullArray;
 use arrow_array::builder::{
     BooleanBuilder, Float64Builder, Int64Builder, StringBuilder, UInt64Builder,
 };
-use arrow_array::NullArray;
 use arrow_schema::{DataType, Field, Schema, SchemaRef};
 
 use super::value::{Member, Value, compacted};
@@ -134,11 +134,8 @@ impl Kinds {
     /// The type that holds all the values exactly.
     pub(crate) fn column_type(self) -> ColumnType {
         let has = |bits: u8| self.0 & bits != 0;
-        let numbers = Self::INTEGER
-            | Self::NEGATIVE
-            | Self::ABOVE_I64
-            | Self::NOT_IN_F64
-            | Self::FLOAT;
+        let numbers =
+            Self::INTEGER | Self::NEGATIVE | Self::ABOVE_I64 | Self::NOT_IN_F64 | Self::FLOAT;
         match self.0 {
             0 => ColumnType::Null,
             Self::BOOL => ColumnType::Bool,
@@ -154,8 +151,9 @@ impl Kinds {
 }
 
 fn inexact(magnitude: u64) -> u8 {
-    let significant = u64::BITS - magnitude.leading_zeros() - magnitude.trailing_zeros().min(63);
-    if magnitude != 0 && significant > f64::MANTISSA_DIGITS { Kinds::NOT_IN_F64 } else { 0 }
+    let bits = u64::BITS - magnitude.leading_zeros();
+    let significant = bits.saturating_sub(magnitude.trailing_zeros());
+    if significant > f64::MANTISSA_DIGITS { Kinds::NOT_IN_F64 } else { 0 }
 }
 
 /// The type of a column of JSON rows.
@@ -314,7 +312,8 @@ mod tests {
         check(&[], Null);
         check(&["null", "null"], Null);
         check(&["true", "null"], Bool);
-        check(&["1", "-1", "null"], I64);
+        check(&["1", "-1", "0", "null"], I64);
+        check(&["0", "0.5"], F64);
         check(&["1", "9223372036854775808"], U64);
         check(&["-1", "9223372036854775808"], Json);
         check(&["307", "11.5"], F64);

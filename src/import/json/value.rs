@@ -310,7 +310,8 @@ impl<'a> Members<'a> {
     fn wrong(&self, what: impl Into<Cow<'static, str>>) -> Wrong {
         let what = what.into();
         // Whatever was expected, a row that ends is a truncated one.
-        let what = if self.byte().is_none() { format!("{what}, the row ends").into() } else { what };
+        let what =
+            if self.byte().is_none() { format!("{what}, the row ends").into() } else { what };
         Wrong { at: self.at, what, column: None }
     }
 }

@@ -1,7 +1,7 @@
 use std::path::{Path, PathBuf};
 
-use arrow_array::{ArrayRef, Float32Array, Int64Array, ListArray, StringArray};
 use ::parquet::arrow::ArrowWriter;
+use arrow_array::{ArrayRef, Float32Array, Int64Array, ListArray, StringArray};
 use sha2::{Digest as _, Sha256};
 
 use super::*;
@@ -140,43 +140,65 @@ fn json_arrays_and_lines_have_the_same_rows() {
 
 #[test]
 fn json_values_come_back_exactly() {
-    check("a.jsonl", "{\"a\":9007199254740993}\n{\"a\":-1}", &[
-        r#"{"a":9007199254740993}"#,
-        r#"{"a":-1}"#,
-    ]);
-    check("a.jsonl", "{\"a\":18446744073709551615}\n{\"a\":1}", &[
-        r#"{"a":18446744073709551615}"#,
-        r#"{"a":1}"#,
-    ]);
-    check("a.jsonl", "{\"a\":9007199254740993}\n{\"a\":0.5}", &[
-        r#"{"a":9007199254740993}"#,
-        r#"{"a":0.5}"#,
-    ]);
-    check("a.jsonl", "{\"a\":1e300}\n{\"a\":-0.0}\n{\"a\":5e-324}", &[
-        r#"{"a":1e300}"#,
-        r#"{"a":-0.0}"#,
-        r#"{"a":5e-324}"#,
-    ]);
-    check("a.jsonl", "{\"a\":\"x\"}\n{\"a\":1}\n{\"a\":true}\n{\"a\":null}", &[
-        r#"{"a":"x"}"#,
-        r#"{"a":1}"#,
-        r#"{"a":true}"#,
-        r#"{"a":null}"#,
-    ]);
+    check(
+        "a.jsonl",
+        "{\"a\":9007199254740993}\n{\"a\":-1}",
+        &[r#"{"a":9007199254740993}"#, r#"{"a":-1}"#],
+    );
+    check(
+        "a.jsonl",
+        "{\"a\":18446744073709551615}\n{\"a\":1}",
+        &[r#"{"a":18446744073709551615}"#, r#"{"a":1}"#],
+    );
+    check(
+        "a.jsonl",
+        "{\"a\":9007199254740993}\n{\"a\":0.5}",
+        &[r#"{"a":9007199254740993}"#, r#"{"a":0.5}"#],
+    );
+    check(
+        "a.jsonl",
+        "{\"a\":1e300}\n{\"a\":-0.0}\n{\"a\":5e-324}",
+        &[r#"{"a":1e300}"#, r#"{"a":-0.0}"#, r#"{"a":5e-324}"#],
+    );
+    check(
+        "a.jsonl",
+        "{\"a\":\"x\"}\n{\"a\":1}\n{\"a\":true}\n{\"a\":null}",
+        &[r#"{"a":"x"}"#, r#"{"a":1}"#, r#"{"a":true}"#, r#"{"a":null}"#],
+    );
     check("a.jsonl", r#"{"\"q\"":"\\\"\n\u0001"}"#, &[r#"{"\"q\"":"\\\"\n\u0001"}"#]);
 }
 
 #[test]
 fn json_that_is_wrong_is_refused_at_its_place() {
-    check_bad("a.jsonl", "{\"a\":1}\n{\"a\":\"x\n", Some(13), "row 2, line 2, column `a`: a string");
+    check_bad(
+        "a.jsonl",
+        "{\"a\":1}\n{\"a\":\"x\n",
+        Some(13),
+        "row 2, line 2, column `a`: a string",
+    );
     check_bad("a.jsonl", "{\"a\":1}\n{\"a\":1", Some(14), "row 2, line 2, column `a`: expected");
     check_bad("a.jsonl", "{\"a\":1}\n[1]\n", Some(8), "row 2, line 2: a row is no object");
     check_bad("a.jsonl", "{\"a\":1} {\"a\":2}\n", Some(8), "row 1, line 1: expected the end");
     check_bad("a.jsonl", "{\"a\":1,\"a\":2}", Some(7), "row 1, line 1, column `a`: the row has");
     check_bad("a.jsonl", b"{\"a\":\"\xff\"}", Some(6), "row 1, line 1: the text is not UTF-8");
-    check_bad("a.jsonl", "{\"a\":1}\n{\"a\":18446744073709551616}", Some(13), "row 2, line 2, column");
-    check_bad("a.json", "[{\"a\":1},\n{\"a\":\"x]", Some(10), "row 2, line 2: a string is not closed");
-    check_bad("a.json", "[{\"a\":1},\n{\"a\":[1", Some(10), "row 2, line 2: an object is not closed");
+    check_bad(
+        "a.jsonl",
+        "{\"a\":1}\n{\"a\":18446744073709551616}",
+        Some(13),
+        "row 2, line 2, column",
+    );
+    check_bad(
+        "a.json",
+        "[{\"a\":1},\n{\"a\":\"x]",
+        Some(10),
+        "row 2, line 2: a string is not closed",
+    );
+    check_bad(
+        "a.json",
+        "[{\"a\":1},\n{\"a\":[1",
+        Some(10),
+        "row 2, line 2: an object is not closed",
+    );
     check_bad("a.json", "[{\"a\":1}", Some(8), "the array is not closed");
     check_bad("a.json", "[{\"a\":1},", Some(9), "the array is not closed");
     check_bad("a.json", "[{\"a\":1} {\"a\":1}]", Some(9), "row 2, line 1: expected `,` or `]`");
@@ -186,10 +208,22 @@ fn json_that_is_wrong_is_refused_at_its_place() {
     check_bad("a.json", "{\"rows\":[{\"a\":1}]", Some(17), "expected `}`");
     check_bad("a.json", "{\"row\":[{\"a\":1}]}", Some(5), "an object with only `rows`");
     check_bad("a.json", "{\"a\":1}\n{\"a\":2}\n", Some(2), "an object with only `rows`");
-    check_bad_key("a.jsonl", "{\"k\":1}\n{}", Some("k"), Some(8), "row 2, line 2, column `k`: the p");
+    check_bad_key(
+        "a.jsonl",
+        "{\"k\":1}\n{}",
+        Some("k"),
+        Some(8),
+        "row 2, line 2, column `k`: the p",
+    );
     check_bad_key("a.jsonl", "{\"k\":null}", Some("k"), Some(0), "missing or null");
     check_bad_key("a.jsonl", "{\"k\":0.5}", Some("k"), None, "neither integer nor text");
-    check_bad_key("a.jsonl", "{\"k\":1}\n{\"k\":\"1\"}", Some("k"), None, "neither integer nor text");
+    check_bad_key(
+        "a.jsonl",
+        "{\"k\":1}\n{\"k\":\"1\"}",
+        Some("k"),
+        None,
+        "neither integer nor text",
+    );
 }
 
 #[test]

@@ -271,7 +271,9 @@ fn put_escape(byte: u8, out: &mut Vec<u8>) {
         _ => {
             let digit = |nibble: u8| char::from_digit(u32::from(nibble), 16).unwrap_or('0');
             out.extend_from_slice(b"\\u00");
-            out.extend([byte >> 4, byte & 15].map(|nibble| u8::try_from(digit(nibble)).unwrap_or(b'0')));
+            out.extend(
+                [byte >> 4, byte & 15].map(|nibble| u8::try_from(digit(nibble)).unwrap_or(b'0')),
+            );
             return;
         }
     };

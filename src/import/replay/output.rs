@@ -26,9 +26,8 @@ pub(crate) struct Output {
 impl Output {
     /// Begins a file that will replace what is at `target`.
     pub(crate) fn create(io: &Arc<dyn Io>, target: &Path) -> Result<Self> {
-        let refuse = |what: &'static str| {
-            Err(Error::new(ErrorKind::InvalidInput, what).at_path(target))
-        };
+        let refuse =
+            |what: &'static str| Err(Error::new(ErrorKind::InvalidInput, what).at_path(target));
         let Some(name) = target.file_name() else { return refuse("the output has no name") };
         match io.kind(target).map_err(|e| failed(target, e))? {
             Some(EntryKind::Dir) => return refuse("the output is a directory"),
