@@ -10,7 +10,8 @@ use std::sync::Arc;
 use oncelog_format::control::Accepted;
 use oncelog_format::message::{AckMode, BroadcastId};
 
-use super::{Jobs, Position, Request, State};
+use super::{Jobs, Request, State};
+use crate::channel::Position;
 use crate::error::Result;
 
 /// What a callback says about its task.

@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use oncelog_format::message::{BroadcastId, Resource, Scope, TimeTick};
+use oncelog_format::message::{BroadcastId, Resource, Scope};
 
-use crate::lsn::Lsn;
+use crate::channel::Position;
 
 /// One broadcast that a caller wants to happen at most once.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,24 +89,6 @@ impl Request {
     pub fn trace(mut self, trace: impl Into<String>) -> Self {
         self.trace = Some(trace.into());
         self
-    }
-}
-
-/// Where one copy stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Position {
-    /// LSN in the log of the vchannel's pchannel.
-    pub lsn: Lsn,
-    /// Time tick of the copy.
-    pub time_tick: TimeTick,
-}
-
-impl Position {
-    /// Names a place in the log of a pchannel.
-    #[must_use]
-    pub const fn new(lsn: Lsn, time_tick: TimeTick) -> Self {
-        Self { lsn, time_tick }
     }
 }
 
