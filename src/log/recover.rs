@@ -263,7 +263,9 @@ impl Survey {
                 ignored(Severity::Degraded).saying("a footer", e.to_string())
             }
             FooterFacts::Absent { zeros } => {
-                let severity = if *zeros { Severity::Info } else { Severity::Degraded };
+                // A roll without space for a footer ends the file with the last frame.
+                let whole = *zeros || segment.dead.is_none();
+                let severity = if whole { Severity::Info } else { Severity::Degraded };
                 ignored(severity).saying("a footer", "none")
             }
         };
