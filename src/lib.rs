@@ -11,10 +11,15 @@ mod error;
 pub mod io;
 mod log;
 mod lsn;
+mod place;
 #[cfg(planted)]
 pub mod planted;
 
 pub use crate::clock::{Clock, SystemClock};
 pub use crate::error::{Error, ErrorKind, Result};
-pub use crate::log::{Batch, Check, CreateMode, Durability, Finding, FindingKind, Options, RecordKind, Severity};
+pub use crate::log::{
+    Batch, Check, CreateMode, Durability, Finding, FindingKind, LogView, Options, Record,
+    RecordKind, SegmentInfo, Severity, VerifySummary, ViewReader,
+};
 pub use crate::lsn::{Lsn, LsnRange, SegmentId};
+pub use crate::place::{Place, PlaceKind};

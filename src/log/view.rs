@@ -24,8 +24,8 @@ use super::survey::{Segment, Survey};
 use super::walk::{Step, Walk};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{EntryKind, Io, IoFile, OpenHow};
-use crate::lsn::{Lsn, SegmentId};
 use crate::log::Record;
+use crate::lsn::{Lsn, SegmentId};
 
 /// Looks in a row that a finding has to outlast.
 const LOOKS_EQUAL: u32 = 5;
@@ -430,7 +430,8 @@ impl Open {
             match self.walk.step().map_err(fail)? {
                 // It was whole a moment ago: the disk says something else.
                 Step::Fault(fault) => {
-                    let what = format!("expected the frame that was there, found {}", fault.invalid);
+                    let what =
+                        format!("expected the frame that was there, found {}", fault.invalid);
                     let error = Error::new(ErrorKind::Corrupt, what);
                     return Err(error.at_path(path).at_offset(fault.offset).at_lsn(lsn));
                 }

@@ -9,4 +9,5 @@
     reason = "a test may stop, and needs real files"
 )]
 
+mod differential;
 mod reference;

@@ -7,7 +7,7 @@
 use std::io::{self, Read, StdinLock};
 use std::path::PathBuf;
 
-use oncelog::{Batch, Check, CreateMode, Durability, Log, LsnRange, Options};
+use oncelog::{Batch, Check, CreateMode, Durability, Log, LsnRange, Options, RecordKind};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::failure::{Exit, Failure};
@@ -111,13 +111,12 @@ impl Appender<'_> {
         let mut end = Ok(());
         for records in records.chunks(self.batch_len()) {
             let records: Vec<&[u8]> = records.iter().map(Vec::as_slice).collect();
-            let batch = Batch::new(&records);
+            let batch = Batch { kind: RecordKind::RECORD, records: &records };
             let step = match self.args.durability {
                 DurabilityArg::Synced => self.log.enqueue(batch).map(|pending| open.push(pending)),
-                DurabilityArg::Buffered => self
-                    .log
-                    .append_batch(batch, Durability::Buffered)
-                    .map(|lsns| done.push(lsns)),
+                DurabilityArg::Buffered => {
+                    self.log.append_batch(batch, Durability::Buffered).map(|lsns| done.push(lsns))
+                }
             };
             if let Err(error) = step {
                 end = Err(error.into());

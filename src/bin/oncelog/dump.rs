@@ -67,7 +67,12 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
 }
 
 /// Prints a log up to its end, or to what a follower may see, and says where it goes on.
-fn dump(seen: &Seen, args: &Args, from: Option<Lsn>, out: &mut Out) -> Result<Option<Lsn>, Failure> {
+fn dump(
+    seen: &Seen,
+    args: &Args,
+    from: Option<Lsn>,
+    out: &mut Out,
+) -> Result<Option<Lsn>, Failure> {
     let mut next = from;
     let mut may_go_on = from.is_none();
     let mut reader = seen.view.reader(from)?;
@@ -106,8 +111,7 @@ fn follow(first: Seen, args: &Args, out: &mut Out) -> Result<Exit, Failure> {
         if !seen.view.wait_changed()? {
             continue;
         }
-        let name = seen.name;
-        seen = Seen { name, view: seen.view.look_again()? };
+        seen = Seen::new(seen.name, seen.view.look_again()?);
         if seen.view.severity() >= Severity::Unsupported {
             return Ok(logs::exit(seen.view.severity()));
         }
@@ -142,7 +146,11 @@ fn wanted(record: &Record, args: &Args) -> bool {
 }
 
 fn print(seen: &Seen, record: &Record, args: &Args, out: &mut Out) -> Result<(), Failure> {
-    if out.is_json() { out.object(&object(seen, record, args)) } else { out.line(&line(record, args)) }
+    if out.is_json() {
+        out.object(&object(seen, record, args))
+    } else {
+        out.line(&line(record, args))
+    }
 }
 
 fn object(seen: &Seen, record: &Record, args: &Args) -> Value {

@@ -76,7 +76,8 @@ fn file_bytes(seen: &Seen) -> u64 {
 
 fn print(seen: &Seen, out: &mut Out) -> Result<(), Failure> {
     let view = &seen.view;
-    let name = if seen.name.is_empty() { view.path().display().to_string() } else { seen.name.clone() };
+    let name =
+        if seen.name.is_empty() { view.path().display().to_string() } else { seen.name.clone() };
     let shown = |lsn: Option<Lsn>| lsn.map_or_else(|| "-".into(), |lsn| count(lsn.get()));
     out.line(&format!(
         "{name}: {}, LSN {} to {}, durable {}, {} bytes",

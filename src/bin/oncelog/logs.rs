@@ -1,9 +1,10 @@
 //! The logs at a path, as every command that reads sees them.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use oncelog::{Finding, LogView, Place, Severity};
+use oncelog::{Finding, LogView, Place, Record, SegmentId, Severity};
 use serde_json::{Map, Value, json};
 
 use crate::failure::{Exit, Failure};
@@ -15,6 +16,8 @@ pub(crate) struct Seen {
     /// Empty for a log or a segment, else `control` or `channels/NAME`.
     pub(crate) name: String,
     pub(crate) view: LogView,
+    /// The files of the segments.
+    files: BTreeMap<SegmentId, String>,
 }
 
 /// Looks at the store, log or segment at a path.
@@ -23,16 +26,28 @@ pub(crate) fn open(path: &Path) -> Result<Vec<Seen>, Failure> {
     let place = Place::at(&*io, path)?;
     let mut logs = Vec::new();
     for (name, path) in place.logs() {
-        logs.push(Seen { name: name.clone(), view: LogView::open(path, Arc::clone(&io))? });
+        logs.push(Seen::new(name.clone(), LogView::open(path, Arc::clone(&io))?));
     }
     Ok(logs)
 }
 
 impl Seen {
+    pub(crate) fn new(name: String, view: LogView) -> Self {
+        let mut seen = Self { name, view, files: BTreeMap::new() };
+        let segments = seen.view.segments();
+        seen.files = segments.iter().map(|info| (info.number, seen.file(&info.path))).collect();
+        seen
+    }
+
     /// A file of the log, as a path below the one that was given.
     pub(crate) fn file(&self, path: &Path) -> String {
         let name = path.file_name().map(PathBuf::from).unwrap_or_default();
         Path::new(&self.name).join(name).display().to_string()
+    }
+
+    /// The segment that a record stands in.
+    pub(crate) fn segment(&self, record: &Record) -> String {
+        self.files.get(&record.segment).cloned().unwrap_or_default()
     }
 
     /// The object that a finding is printed as.

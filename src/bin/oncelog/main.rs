@@ -10,6 +10,8 @@ mod append;
 mod dump;
 mod failure;
 mod inspect;
+mod logs;
+mod record;
 mod render;
 mod stats;
 mod verify;

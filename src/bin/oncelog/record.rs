@@ -3,8 +3,8 @@
 use oncelog::Record;
 use oncelog_format::frame::{KIND_CONTROL, KIND_MESSAGE, KIND_RECORD};
 use oncelog_format::message::{
-    BroadcastHeader, CHUNK_INDEX, CHUNK_TOTAL, LastConfirmed, Message, MessageType, Property, Scope,
-    SliceStamp, TimeTick, Vchannel, Version, WriterTerm,
+    BroadcastHeader, CHUNK_INDEX, CHUNK_TOTAL, LastConfirmed, Message, MessageType, Property,
+    Scope, SliceStamp, TimeTick, Vchannel, Version, WriterTerm,
 };
 use serde_json::{Value, json};
 
@@ -71,7 +71,8 @@ pub(crate) fn client_key(message: &Message<'_>) -> Option<String> {
 
 /// All properties: those with a known meaning by that, others as text, or as digits of bytes.
 pub(crate) fn properties(message: &Message<'_>) -> Value {
-    let entries = message.properties().map(|(key, bytes)| (key.to_owned(), value(message, key, bytes)));
+    let entries =
+        message.properties().map(|(key, bytes)| (key.to_owned(), value(message, key, bytes)));
     Value::Object(entries.collect())
 }
 

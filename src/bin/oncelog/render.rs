@@ -51,17 +51,9 @@ pub(crate) fn failure(failure: &Failure, json: bool) -> String {
         return compact(&json!({ "error": parts.object() }));
     }
     let mut text = format!("error: {}", parts.message);
-    for (name, value) in [("offset", parts.offset), ("LSN", parts.lsn)] {
-        if let Some(value) = value
-            && !parts.message.contains(&value.to_string())
-        {
-            write_to(&mut text, format_args!(", {name} {value}"));
-        }
-    }
-    if let Some(path) = &parts.path
-        && !parts.message.contains(path.as_str())
-    {
-        write_to(&mut text, format_args!(" ({path})"));
+    // The library's errors name their place themselves.
+    if let (Failure::Stream { .. } | Failure::Usage { .. }, Some(path)) = (failure, &parts.path) {
+        write_to(&mut text, format_args!(": {path}"));
     }
     for cause in &parts.causes {
         write_to(&mut text, format_args!(": {cause}"));
@@ -95,7 +87,7 @@ impl Parts {
                 retryable: error.is_retryable(),
                 path: error.path().map(|path| path.display().to_string()),
                 offset: error.offset(),
-                lsn: error.lsn().map(oncelog::Lsn::get),
+                lsn: error.lsn(),
                 fields: error.fields().to_vec(),
                 retry_after_ms: error
                     .retry_after()
