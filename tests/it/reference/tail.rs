@@ -1,6 +1,6 @@
 //! Rows @N to @V of SPEC 12: what the last segment says.
 
-use super::bytes::{SlotState, footer, frame_header};
+use super::bytes::{footer, frame_header};
 use super::{FRAMES_AT, Finding, Segment, TornRange, Verdict, wide};
 
 /// Judges the last segment; `finding` holds what the segments before it said.
@@ -18,9 +18,6 @@ pub(super) fn judge_tail(tail: &Segment<'_>, has_uuid: bool, mut finding: Findin
     finding.last = kept.last().map_or(before, |frame| frame.lsn);
     finding.keep(tail, &kept);
 
-    if tail.slots.iter().any(|slot| *slot == SlotState::Invalid) {
-        finding.degrade('V');
-    }
     if finding.last < finding.proven || finding.last < finding.oldest.saturating_sub(1) {
         let missing = finding.last + 1;
         return finding.corrupt('N', Some(tail.header.number), Some(missing));
