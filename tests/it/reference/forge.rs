@@ -189,8 +189,8 @@ impl Forge {
         self.file.extend(footer);
     }
 
-    /// Appends zeros up to a multiple of 64 KiB, as a prepared file has them.
+    /// Appends zeros, as a prepared file has them.
     pub(crate) fn fill(&mut self) {
-        self.file.resize(self.file.len().next_multiple_of(65_536), 0);
+        self.file.resize(self.file.len().next_multiple_of(4096), 0);
     }
 }
