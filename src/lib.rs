@@ -18,8 +18,8 @@ pub mod planted;
 pub use crate::clock::{Clock, SystemClock};
 pub use crate::error::{Error, ErrorKind, Result};
 pub use crate::log::{
-    Batch, Check, CreateMode, Durability, Finding, FindingKind, LogView, Options, Record,
-    RecordKind, SegmentInfo, Severity, VerifySummary, ViewReader,
+    Batch, Check, CreateMode, Durability, Finding, FindingKind, Log, LogView, Options, Pending,
+    Reader, Record, RecordKind, RecoveryReport, SegmentInfo, Severity, TornEnd, VerifySummary,
 };
 pub use crate::lsn::{Lsn, LsnRange, SegmentId};
 pub use crate::place::{Place, PlaceKind};
