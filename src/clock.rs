@@ -3,10 +3,14 @@
 //! The log asks a [`Clock`] for the time of a record and never trusts it: a time below that of the
 //! record before is raised to it. No decision of recovery depends on a clock.
 
+mod log_time;
+
 use std::fmt;
 use std::time::Duration;
 
 use rustix::time::{ClockId, Timespec, clock_gettime};
+
+pub use log_time::{ClockLimits, LogTime};
 
 /// A source of time.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {

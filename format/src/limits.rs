@@ -60,6 +60,12 @@ pub const VCHANNEL_COUNT_MAX: u32 = 65_536;
 /// Most resource keys of one broadcast.
 pub const RESOURCE_COUNT_MAX: u32 = 1_024;
 
+/// Longest text of a control record (a name, a resource key, a path, a reason) in bytes.
+pub const TEXT_LEN_MAX: u32 = 65_536;
+
+/// Most source files of one plan.
+pub const PLAN_FILE_COUNT_MAX: u32 = 65_536;
+
 /// Where the frames of a segment begin, in bytes.
 pub const FRAMES_OFFSET: u64 = 12_288;
 

@@ -1,0 +1,148 @@
+//! Message types: what a broadcast means to whoever registered its type.
+//!
+//! A type is code of the embedder. Its calls run without any lock of the broadcaster, may be
+//! repeated, and may panic; the broadcaster turns a panic into [`Verdict::Retry`].
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use oncelog_format::control::Accepted;
+use oncelog_format::message::{AckMode, BroadcastId};
+
+use super::{Jobs, Request, State};
+use crate::channel::Position;
+use crate::error::Result;
+
+/// What a callback says about its task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Verdict {
+    /// The effect exists.
+    Done,
+    /// The effect will never exist; the task ends as failed, with this reason.
+    Fail(String),
+    /// Not yet, for this reason: called again after 10 ms, doubling to 10 s, then parked.
+    Retry(String),
+    /// Stop until an operator resumes or skips the task.
+    Park(String),
+}
+
+/// What a broadcast of a type is to the bulk of work behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Role {
+    /// The broadcast is the whole work.
+    Plain,
+    /// Its Done makes a job under the broadcast's identity; the job takes over its locks.
+    StartsJob,
+    /// Ends a job; submitted by [`Jobs::end`] alone.
+    EndsJob,
+}
+
+/// A task whose copies stand on every vchannel, as its callback sees it.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Task {
+    /// The acceptance, as it was written.
+    pub accepted: Arc<Accepted>,
+    /// Where each vchannel's copy stands.
+    pub channels: BTreeMap<String, Position>,
+    /// How often the callback was called before since this process opened the store.
+    pub attempts: u32,
+}
+
+impl Task {
+    /// Returns the identity of the broadcast.
+    #[must_use]
+    pub fn id(&self) -> BroadcastId {
+        self.accepted.id()
+    }
+}
+
+/// A registered message type.
+///
+/// # Examples
+///
+/// ```
+/// use oncelog::broadcast::{MessageType, Task, Verdict};
+///
+/// #[derive(Debug)]
+/// struct Hello;
+/// impl MessageType for Hello {
+///     fn name(&self) -> &str {
+///         "Hello"
+///     }
+///     fn apply(&self, _task: &Task) -> Verdict {
+///         Verdict::Done
+///     }
+/// }
+/// ```
+pub trait MessageType: fmt::Debug + Send + Sync + 'static {
+    /// Returns the name that requests and control records carry, 1 to 64 bytes of ASCII.
+    fn name(&self) -> &str;
+
+    /// Says what acknowledges a copy: its append, or a consumer.
+    fn ack_mode(&self) -> AckMode {
+        AckMode::Append
+    }
+
+    /// Says whether a broadcast of this type makes or ends a job.
+    fn role(&self) -> Role {
+        Role::Plain
+    }
+
+    /// Checks a request that no accepted key answers; no lock is held, and it may block.
+    ///
+    /// # Errors
+    ///
+    /// Any error refuses the request and consumes nothing.
+    fn validate(&self, request: &Request) -> Result<()> {
+        let _ = request;
+        Ok(())
+    }
+
+    /// Checks again, under the resource locks, what they protect; it must not block.
+    ///
+    /// # Errors
+    ///
+    /// Any error refuses the request and consumes nothing.
+    fn recheck(&self, request: &Request, state: &State) -> Result<()> {
+        let _ = (request, state);
+        Ok(())
+    }
+
+    /// Brings about the effect, idempotent by the broadcast's identity: it may run again after a
+    /// crash, a panic or a retry, also when its first run had succeeded.
+    fn apply(&self, task: &Task) -> Verdict;
+
+    /// Tells that a job of this type is there to be driven: its Done is durable, or the store was
+    /// opened, or an attempt was recorded. It must not block; drivers run on their own threads and
+    /// end when a call on [`Jobs`] answers `Closed`.
+    fn job_ready(&self, job: BroadcastId, jobs: &Jobs) {
+        let _ = (job, jobs);
+    }
+
+    /// Tells that the broadcaster closes: returns when the type's own threads have ended.
+    fn close(&self) {}
+}
+
+/// A broadcast without an effect, for tests and scripts.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct Noop;
+
+impl Noop {
+    /// Its name.
+    pub const NAME: &'static str = "Noop";
+}
+
+impl MessageType for Noop {
+    fn name(&self) -> &str {
+        Self::NAME
+    }
+
+    fn apply(&self, _task: &Task) -> Verdict {
+        Verdict::Done
+    }
+}

@@ -1,0 +1,129 @@
+//! What a caller hands over and what it gets back.
+//!
+//! A [`Request`] is plain data: nothing here checks it against a store. Its identity is a
+//! [`Scope`]; there is no constructor of a keyed request without one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use oncelog_format::message::{BroadcastId, Resource, Scope};
+
+use crate::channel::Position;
+
+/// One broadcast that a caller wants to happen at most once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Request {
+    /// Name of the message type; it must be registered with the broadcaster.
+    pub message_type: String,
+    /// Idempotency scope and client key; `None` is a broadcast that leaves no tombstone.
+    pub scope: Option<Arc<Scope>>,
+    /// Resource keys that the broadcast holds from its acceptance to its end.
+    pub resources: Vec<Resource>,
+    /// The vchannels that each get one copy; each must exist.
+    pub vchannels: Vec<String>,
+    /// Properties of the caller; keys that begin with `_` are refused.
+    pub properties: BTreeMap<String, Vec<u8>>,
+    /// The payload, carried by the acceptance and by every copy.
+    pub payload: Vec<u8>,
+    /// What the fingerprint covers.
+    pub identity: Identity,
+    /// W3C trace context, never a condition of correctness.
+    pub trace: Option<String>,
+}
+
+/// What makes two requests under one key the same request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Identity {
+    /// Payload, vchannels, resources and properties, as they are.
+    Whole,
+    /// Exactly these named fields, in canonical form; an empty value is an absent field.
+    Fields(BTreeMap<String, Vec<u8>>),
+}
+
+impl Request {
+    /// Makes a request without resources, properties and trace whose identity is the whole of it.
+    #[must_use]
+    pub fn new(
+        message_type: impl Into<String>,
+        scope: Option<Scope>,
+        vchannels: Vec<String>,
+        payload: Vec<u8>,
+    ) -> Self {
+        Self {
+            message_type: message_type.into(),
+            scope: scope.map(Arc::new),
+            resources: Vec::new(),
+            vchannels,
+            properties: BTreeMap::new(),
+            payload,
+            identity: Identity::Whole,
+            trace: None,
+        }
+    }
+
+    /// Sets the resource keys.
+    #[must_use]
+    pub fn resources(mut self, resources: Vec<Resource>) -> Self {
+        self.resources = resources;
+        self
+    }
+
+    /// Sets the fields that the fingerprint covers.
+    #[must_use]
+    pub fn identity(mut self, identity: Identity) -> Self {
+        self.identity = identity;
+        self
+    }
+
+    /// Sets the properties of the caller.
+    #[must_use]
+    pub fn properties(mut self, properties: BTreeMap<String, Vec<u8>>) -> Self {
+        self.properties = properties;
+        self
+    }
+
+    /// Sets the trace context.
+    #[must_use]
+    pub fn trace(mut self, trace: impl Into<String>) -> Self {
+        self.trace = Some(trace.into());
+        self
+    }
+}
+
+/// How a broadcast ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// The effect exists.
+    Done,
+    /// The callback of the type failed, or an operator skipped the task; it stays so under its key.
+    Failed {
+        /// What the callback or the operator said.
+        reason: String,
+    },
+}
+
+/// The answer to a submit, given only when the effect exists and is durable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Answer {
+    /// Identity of the broadcast; of an import also that of its job.
+    pub id: BroadcastId,
+    /// The key was accepted before this call: this is the original's result.
+    pub duplicated: bool,
+    /// Log time of the acceptance, in milliseconds since 1970 UTC.
+    pub accepted_at_ms: u64,
+    /// Log time of the end, in milliseconds since 1970 UTC.
+    pub done_at_ms: u64,
+    /// Log time from which the key may be used anew; `None` where nothing was promised (no key, or
+    /// a best-effort one). It never moves.
+    pub expires_at_ms: Option<u64>,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Where each vchannel's copy stands.
+    pub channels: BTreeMap<String, Position>,
+    /// A wall clock far ahead is not believed yet: nothing expires until it is.
+    pub clock_held: bool,
+}

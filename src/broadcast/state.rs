@@ -1,0 +1,401 @@
+//! What the control records mean: the whole durable state of a broadcaster, as a pure function.
+//!
+//! [`State::apply`] is the only way the state changes, for replay, for the live broadcaster and for
+//! a view of another process alike. It never fails: a record that contradicts the ones before it
+//! (an Ack for a forgotten identity, a second Done) changes nothing and is counted.
+//!
+//! It reads no clock. What depends on time is asked with a time: [`State::is_over`].
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use oncelog_format::control::{
+    Accepted, AckPosition, Attempt, Body, Collection, ControlRecord, Done, DropCause, Dropped,
+    JobLink, JobPhase, JobPlan, JobState, Outcome, PolicyRecord,
+};
+use oncelog_format::message::{BroadcastId, Scope};
+
+use super::window::Window;
+
+/// A task: a broadcast from its acceptance to the end of its tombstone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TaskState {
+    /// The acceptance; without its payload and properties once it is done.
+    pub accepted: Arc<Accepted>,
+    /// Log time of the acceptance, in milliseconds.
+    pub accepted_at_ms: u64,
+    /// The acknowledged copies, by the order of the acceptance's vchannels.
+    pub acks: Vec<Option<AckPosition>>,
+    /// Why it is parked, and since which log time in milliseconds.
+    pub parked: Option<(String, u64)>,
+    /// How it ended, and at which log time in milliseconds.
+    pub done: Option<(Outcome, u64)>,
+}
+
+impl TaskState {
+    /// Returns the log time from which its key may be used anew, once it is done.
+    #[must_use]
+    pub fn expires_at_ms(&self) -> Option<u64> {
+        let (_, done_at_ms) = self.done.as_ref()?;
+        Some(done_at_ms.saturating_add(self.accepted.lifetime_ms))
+    }
+
+    /// Says whether every vchannel is acknowledged.
+    #[must_use]
+    pub fn is_acked(&self) -> bool {
+        self.acks.iter().all(Option::is_some)
+    }
+}
+
+/// A job: the work that a broadcast started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Job {
+    /// The acceptance of the broadcast that made it, whole.
+    pub accepted: Arc<Accepted>,
+    /// Log time at which it was made, in milliseconds.
+    pub made_at_ms: u64,
+    /// The current attempt, from 1.
+    pub attempt: u32,
+    /// The plan of the current attempt.
+    pub plan: Option<Arc<JobPlan>>,
+    /// What the driver said last about the current attempt.
+    pub state: Option<JobState>,
+    /// The first ending of the current attempt that was accepted: commit or abort, and by whom.
+    pub end: Option<(bool, BroadcastId)>,
+    /// The ending is done: committed or aborted, and at which log time in milliseconds.
+    pub over: Option<(bool, u64)>,
+}
+
+impl Job {
+    /// Returns the identity of the job, that of its broadcast.
+    #[must_use]
+    pub fn id(&self) -> BroadcastId {
+        self.accepted.id()
+    }
+
+    /// Returns how far the job is: terminal only by its ending, whatever its driver said.
+    #[must_use]
+    pub fn phase(&self) -> JobPhase {
+        let said = self.state.as_ref().map_or(JobPhase::Pending, |state| state.phase);
+        match (self.over, self.end) {
+            (Some((true, _)), _) => JobPhase::Completed,
+            (Some((false, _)), _) => JobPhase::Failed,
+            (None, Some(_)) => JobPhase::Committing,
+            (None, None) => said.min(JobPhase::Importing),
+        }
+    }
+
+    /// Returns why it failed, or will; empty where nothing failed.
+    #[must_use]
+    pub fn reason(&self) -> &str {
+        self.state.as_ref().map_or("", |state| state.reason.as_str())
+    }
+}
+
+/// The durable state: a function of the control records alone.
+#[derive(Clone, Debug, Default)]
+pub struct State {
+    tasks: BTreeMap<BroadcastId, TaskState>,
+    scopes: HashMap<Scope, BroadcastId>,
+    jobs: BTreeMap<BroadcastId, Arc<Job>>,
+    collections: BTreeMap<u64, Arc<Collection>>,
+    channels: BTreeMap<String, String>,
+    window: Window,
+    policy: Option<PolicyRecord>,
+    last_id: u64,
+    newest_ms: u64,
+    term: u64,
+    ignored: u64,
+}
+
+impl State {
+    /// Applies the next record.
+    pub fn apply(&mut self, record: &ControlRecord) {
+        let at_ms = record.at_ms;
+        self.newest_ms = self.newest_ms.max(at_ms);
+        match &record.body {
+            Body::Collection(x) => {
+                self.collections.insert(x.id, Arc::clone(x));
+            }
+            Body::Channel(x) => {
+                self.channels.insert(x.vchannel.clone(), x.pchannel.clone());
+            }
+            Body::Accepted(x) => self.accept(Arc::clone(x), at_ms),
+            Body::Ack(x) => self.ack(x.id, &x.positions),
+            Body::Done(x) => self.finish(x, at_ms),
+            Body::Dropped(x) => self.forget(*x),
+            Body::Park(x) => match self.open_task(x.id) {
+                Some(task) => task.parked = Some((x.reason.clone(), at_ms)),
+                None => self.ignored += 1,
+            },
+            Body::Resume(x) => match self.open_task(x.id) {
+                Some(task) => task.parked = None,
+                None => self.ignored += 1,
+            },
+            Body::Attempt(x) => self.attempt(*x),
+            Body::JobPlan(x) => match self.attempt_of(x.job, x.attempt) {
+                Some(job) => job.plan = Some(Arc::clone(x)),
+                None => self.ignored += 1,
+            },
+            Body::JobState(x) => match self.attempt_of(x.job, x.attempt) {
+                Some(job) => job.state = Some(x.clone()),
+                None => self.ignored += 1,
+            },
+            Body::Term(x) => self.term = self.term.max(x.term),
+            Body::Policy(x) => self.policy = Some(*x),
+            // Skip says why the Done in its batch failed; the others move time or are history.
+            _ => {}
+        }
+    }
+
+    fn open_task(&mut self, id: BroadcastId) -> Option<&mut TaskState> {
+        self.tasks.get_mut(&id).filter(|task| task.done.is_none())
+    }
+
+    fn attempt_of(&mut self, job: BroadcastId, attempt: u32) -> Option<&mut Job> {
+        self.jobs.get_mut(&job).map(Arc::make_mut).filter(|job| job.attempt == attempt)
+    }
+
+    fn accept(&mut self, accepted: Arc<Accepted>, at_ms: u64) {
+        let id = accepted.id();
+        self.last_id = self.last_id.max(id.0);
+        if let Some(scope) = &accepted.scope {
+            self.scopes.insert(scope.clone(), id);
+            self.window.enter(&scope.principal);
+        }
+        if let JobLink::Ends { job, attempt, commit } = accepted.job
+            && let Some(job) = self.attempt_of(job, attempt)
+            && job.end.is_none()
+        {
+            // The first ending that was accepted is the verdict.
+            job.end = Some((commit, id));
+        }
+        let acks = vec![None; accepted.header.vchannels.len()];
+        let task =
+            TaskState { accepted, accepted_at_ms: at_ms, acks, parked: None, done: None };
+        self.tasks.insert(id, task);
+    }
+
+    fn ack(&mut self, id: BroadcastId, positions: &[AckPosition]) {
+        let Some(task) = self.tasks.get_mut(&id) else {
+            self.ignored += 1;
+            return;
+        };
+        for position in positions {
+            let at = usize::try_from(position.vchannel).unwrap_or(usize::MAX);
+            match task.acks.get_mut(at) {
+                Some(ack @ None) => *ack = Some(*position),
+                _ => self.ignored += 1,
+            }
+        }
+    }
+
+    fn finish(&mut self, done: &Done, at_ms: u64) {
+        let Some(task) = self.open_task(done.id) else {
+            self.ignored += 1;
+            return;
+        };
+        let whole = Arc::clone(&task.accepted);
+        task.done = Some((done.outcome.clone(), at_ms));
+        task.parked = None;
+        // A tombstone answers retries: it needs no payload.
+        let slim = Accepted { payload: Vec::new(), properties: Vec::new(), ..(*whole).clone() };
+        task.accepted = Arc::new(slim);
+        if whole.scope.is_none() {
+            self.tasks.remove(&done.id);
+        }
+        match whole.job {
+            JobLink::Starts if done.outcome == Outcome::Done => {
+                let job = Job {
+                    accepted: whole,
+                    made_at_ms: at_ms,
+                    attempt: 1,
+                    plan: None,
+                    state: None,
+                    end: None,
+                    over: None,
+                };
+                self.jobs.insert(done.id, Arc::new(job));
+            }
+            JobLink::Ends { job, attempt, .. } => {
+                if let Some(state) = self.attempt_of(job, attempt)
+                    && let Some((commit, by)) = state.end
+                    && by == done.id
+                {
+                    state.over = Some((commit, at_ms));
+                }
+                self.index(job);
+            }
+            _ => {}
+        }
+        self.index(done.id);
+    }
+
+    fn forget(&mut self, dropped: Dropped) {
+        let id = dropped.id;
+        if dropped.cause == DropCause::Retired {
+            if !self.is_running(id) && !self.tasks.contains_key(&id) {
+                self.jobs.remove(&id);
+            }
+            return;
+        }
+        let Some(task) = self.tasks.remove(&id) else {
+            self.ignored += 1;
+            return;
+        };
+        let Some(scope) = &task.accepted.scope else { return };
+        self.window.leave(id, &scope.principal, dropped.cause, task.expires_at_ms());
+        // A newer acceptance may own the scope: then it stays.
+        if self.scopes.get(scope) == Some(&id) || cfg!(planted) && super::planted("ScopeWithoutOwner") {
+            self.scopes.remove(scope);
+        }
+    }
+
+    fn attempt(&mut self, attempt: Attempt) {
+        let Some(job) = self.jobs.get_mut(&attempt.job).map(Arc::make_mut) else {
+            self.ignored += 1;
+            return;
+        };
+        job.attempt = attempt.attempt;
+        (job.plan, job.state, job.end, job.over) = (None, None, None, None);
+        self.index(attempt.job);
+    }
+
+    /// Brings the window up to date about a task whose end, or whose job's end, changed.
+    fn index(&mut self, id: BroadcastId) {
+        let running = self.is_running(id);
+        let Some(task) = self.tasks.get(&id) else { return };
+        let Some(scope) = &task.accepted.scope else { return };
+        match (&task.done, task.expires_at_ms()) {
+            (Some((_, done_at_ms)), Some(expires_at_ms)) if !running => self.window.settle(
+                id,
+                &scope.principal,
+                (*done_at_ms, expires_at_ms),
+                task.accepted.firm,
+            ),
+            _ => self.window.unsettle(id, &scope.principal),
+        }
+    }
+
+    /// Returns the task of an identity, live or tombstone.
+    #[must_use]
+    pub fn task(&self, id: BroadcastId) -> Option<&TaskState> {
+        self.tasks.get(&id)
+    }
+
+    /// Returns all tasks, live and tombstones, by identity.
+    pub fn tasks(&self) -> impl Iterator<Item = (BroadcastId, &TaskState)> {
+        self.tasks.iter().map(|(id, task)| (*id, task))
+    }
+
+    /// Returns the identity that owns a scope.
+    #[must_use]
+    pub fn owner(&self, scope: &Scope) -> Option<BroadcastId> {
+        self.scopes.get(scope).copied()
+    }
+
+    /// Returns the job of an identity.
+    #[must_use]
+    pub fn job(&self, id: BroadcastId) -> Option<&Arc<Job>> {
+        self.jobs.get(&id)
+    }
+
+    /// Returns all jobs that are known, by identity.
+    pub fn jobs(&self) -> impl Iterator<Item = (BroadcastId, &Arc<Job>)> {
+        self.jobs.iter().map(|(id, job)| (*id, job))
+    }
+
+    /// Returns the collection of a name.
+    #[must_use]
+    pub fn collection_named(&self, name: &str) -> Option<&Arc<Collection>> {
+        self.collections.values().find(|collection| collection.name == name)
+    }
+
+    /// Returns the collection of an identity.
+    #[must_use]
+    pub fn collection(&self, id: u64) -> Option<&Arc<Collection>> {
+        self.collections.get(&id)
+    }
+
+    /// Returns all collections, by identity.
+    pub fn collections(&self) -> impl Iterator<Item = &Arc<Collection>> {
+        self.collections.values()
+    }
+
+    /// Returns the pchannel that carries a vchannel.
+    #[must_use]
+    pub fn pchannel_of(&self, vchannel: &str) -> Option<&str> {
+        self.channels.get(vchannel).map(String::as_str)
+    }
+
+    /// Returns every vchannel with its pchannel.
+    pub fn vchannels(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.channels.iter().map(|(v, p)| (v.as_str(), p.as_str()))
+    }
+
+    /// Returns the policy that was recorded last.
+    #[must_use]
+    pub fn policy(&self) -> Option<&PolicyRecord> {
+        self.policy.as_ref()
+    }
+
+    /// Returns the idempotency window.
+    #[must_use]
+    pub fn window(&self) -> &Window {
+        &self.window
+    }
+
+    /// Returns the newest log time in the records, in milliseconds.
+    #[must_use]
+    pub fn newest_ms(&self) -> u64 {
+        self.newest_ms
+    }
+
+    /// Returns the writer's term.
+    #[must_use]
+    pub fn term(&self) -> u64 {
+        self.term
+    }
+
+    /// Returns how many records, or acks in them, changed nothing.
+    #[must_use]
+    pub fn ignored_count(&self) -> u64 {
+        self.ignored
+    }
+
+    /// Returns the identity that the next acceptance gets.
+    #[must_use]
+    pub fn next_id(&self) -> BroadcastId {
+        BroadcastId(self.last_id.saturating_add(1))
+    }
+
+    /// Returns the identity that the next collection gets.
+    #[must_use]
+    pub fn next_collection_id(&self) -> u64 {
+        self.collections.keys().next_back().map_or(1, |last| last.saturating_add(1))
+    }
+
+    /// Says whether a job of this identity is not over.
+    #[must_use]
+    pub fn is_running(&self, id: BroadcastId) -> bool {
+        self.jobs.get(&id).is_some_and(|job| job.over.is_none())
+    }
+
+    /// Returns the jobs that are not over, and the broadcasts that will start one.
+    #[must_use]
+    pub fn live_job_count(&self) -> usize {
+        let starting = self.tasks.values();
+        let starting = starting.filter(|t| t.accepted.job == JobLink::Starts && t.done.is_none());
+        starting.count() + self.jobs.values().filter(|job| job.over.is_none()).count()
+    }
+
+    /// Says whether at `now_ms` the window of a key is over and its work is terminal, so that the
+    /// key may be used anew.
+    #[must_use]
+    pub fn is_over(&self, id: BroadcastId, now_ms: u64) -> bool {
+        let expires = self.tasks.get(&id).and_then(TaskState::expires_at_ms);
+        expires.is_some_and(|at| now_ms >= at) && !self.is_running(id)
+    }
+}

@@ -1,0 +1,224 @@
+//! The idempotency window: which keys count, which may go.
+//!
+//! An index beside the tasks, kept by the state alone and a function of the records like it. It
+//! holds no key: it counts them, and orders the tombstones whose work is terminal by expiry.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use oncelog_format::control::DropCause;
+use oncelog_format::message::BroadcastId;
+
+use super::policy::{Policy, WindowFull};
+
+/// The keys of one principal.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Share {
+    count: usize,
+    /// Done, work terminal: by the instant of expiry.
+    settled: BTreeSet<(u64, BroadcastId)>,
+    /// Of those, the ones without a promise: by the instant of Done.
+    evictable: BTreeSet<(u64, BroadcastId)>,
+    /// When and until when each settled one lives, to find it in the sets.
+    times: BTreeMap<BroadcastId, (u64, u64)>,
+}
+
+impl Share {
+    fn over_count(&self, now_ms: u64) -> usize {
+        self.settled.range(..=(now_ms, BroadcastId(u64::MAX))).count()
+    }
+
+    /// The oldest key without a promise that is not over anyway.
+    fn victim(&self, now_ms: u64) -> Option<(u64, BroadcastId)> {
+        let over = |id: &BroadcastId| self.times.get(id).is_none_or(|(_, until)| *until <= now_ms);
+        self.evictable.iter().find(|(_, id)| !over(id)).copied()
+    }
+
+    fn next_free_ms(&self, now_ms: u64) -> Option<u64> {
+        let later = (now_ms, BroadcastId(u64::MAX));
+        self.settled.range(later..).next().map(|(at, _)| at.saturating_sub(now_ms))
+    }
+}
+
+/// The window, as the records have it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Window {
+    shares: BTreeMap<String, Share>,
+    expired: u64,
+    evicted: u64,
+    /// The latest instant until which an evicted key would have lived.
+    evicted_until_ms: u64,
+}
+
+/// What the window says to one more key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// It has room.
+    Room,
+    /// It has room once this key without a promise is dropped.
+    Evict(BroadcastId),
+    /// It is full.
+    Full {
+        /// Keys in it.
+        count: usize,
+        /// Most that it, or the principal's share, may hold.
+        bound: usize,
+        /// Milliseconds until a key is over, where that is known.
+        next_free_in_ms: Option<u64>,
+    },
+}
+
+/// Keys that are being admitted and hold a slot already.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reserved {
+    pub(crate) all: usize,
+    pub(crate) of_principal: usize,
+    /// Another principal holds a reservation.
+    pub(crate) others: bool,
+}
+
+impl Window {
+    pub(super) fn enter(&mut self, principal: &str) {
+        match self.shares.get_mut(principal) {
+            Some(share) => share.count += 1,
+            None => {
+                let share = Share { count: 1, ..Share::default() };
+                self.shares.insert(principal.to_owned(), share);
+            }
+        }
+    }
+
+    pub(super) fn leave(
+        &mut self,
+        id: BroadcastId,
+        principal: &str,
+        cause: DropCause,
+        expires_at_ms: Option<u64>,
+    ) {
+        self.unsettle(id, principal);
+        match cause {
+            DropCause::Evicted => {
+                self.evicted += 1;
+                let until_ms = expires_at_ms.unwrap_or_default();
+                self.evicted_until_ms = self.evicted_until_ms.max(until_ms);
+            }
+            _ => self.expired += 1,
+        }
+        if let Some(share) = self.shares.get_mut(principal) {
+            share.count = share.count.saturating_sub(1);
+            if share.count == 0 {
+                self.shares.remove(principal);
+            }
+        }
+    }
+
+    pub(super) fn settle(
+        &mut self,
+        id: BroadcastId,
+        principal: &str,
+        (done_at_ms, expires_at_ms): (u64, u64),
+        firm: bool,
+    ) {
+        let Some(share) = self.shares.get_mut(principal) else { return };
+        share.times.insert(id, (done_at_ms, expires_at_ms));
+        share.settled.insert((expires_at_ms, id));
+        if !firm {
+            share.evictable.insert((done_at_ms, id));
+        }
+    }
+
+    pub(super) fn unsettle(&mut self, id: BroadcastId, principal: &str) {
+        let Some(share) = self.shares.get_mut(principal) else { return };
+        if let Some((done_at_ms, expires_at_ms)) = share.times.remove(&id) {
+            share.settled.remove(&(expires_at_ms, id));
+            share.evictable.remove(&(done_at_ms, id));
+        }
+    }
+
+    /// Returns the keys that the window holds, those included whose time is over.
+    #[must_use]
+    pub fn held_count(&self) -> usize {
+        self.shares.values().map(|share| share.count).sum()
+    }
+
+    /// Returns the keys that count at `now_ms`: all but those whose window is over and whose work
+    /// is terminal.
+    #[must_use]
+    pub fn live_count(&self, now_ms: u64) -> usize {
+        self.shares.values().map(|s| s.count.saturating_sub(s.over_count(now_ms))).sum()
+    }
+
+    /// Returns how many keys were dropped because their window was over.
+    #[must_use]
+    pub fn expired_count(&self) -> u64 {
+        self.expired
+    }
+
+    /// Returns how many keys without a promise were dropped to make room.
+    #[must_use]
+    pub fn evicted_count(&self) -> u64 {
+        self.evicted
+    }
+
+    /// Returns for how long, in milliseconds, a key done at `now_ms` minus that is surely known: the
+    /// lifetime, or less where a key was evicted that would live.
+    #[must_use]
+    pub fn effective_ms(&self, lifetime_ms: u64, now_ms: u64) -> u64 {
+        if self.evicted_until_ms <= now_ms {
+            return lifetime_ms;
+        }
+        let live = self.shares.values().flat_map(|share| share.times.values());
+        let oldest = live.filter(|(_, until)| *until > now_ms).map(|(done, _)| *done).min();
+        oldest.map_or(0, |done_at_ms| now_ms.saturating_sub(done_at_ms)).min(lifetime_ms)
+    }
+
+    /// Returns up to `max` keys whose window is over at `now_ms`, oldest first.
+    pub(super) fn over(&self, now_ms: u64, max: usize) -> Vec<BroadcastId> {
+        let to = (now_ms, BroadcastId(u64::MAX));
+        let over = self.shares.values().flat_map(|share| share.settled.range(..=to));
+        over.take(max).map(|(_, id)| *id).collect()
+    }
+
+    /// Says whether one more key of a principal fits.
+    pub(crate) fn admit(
+        &self,
+        principal: &str,
+        reserved: Reserved,
+        policy: &Policy,
+        now_ms: u64,
+    ) -> Admission {
+        let bound = usize::try_from(policy.window_count_max).unwrap_or(usize::MAX);
+        if self.held_count() + reserved.all >= bound {
+            let count = self.live_count(now_ms) + reserved.all;
+            if count >= bound {
+                let victim = self.shares.values().filter_map(|share| share.victim(now_ms)).min();
+                let free = self.shares.values().filter_map(|s| s.next_free_ms(now_ms)).min();
+                return Self::full(policy, victim, (count, bound), free);
+            }
+        }
+        let Some(share) = self.shares.get(principal) else { return Admission::Room };
+        if self.shares.len() == 1 && !reserved.others {
+            return Admission::Room;
+        }
+        let bound = policy.principal_count_max();
+        if share.count + reserved.of_principal < bound {
+            return Admission::Room;
+        }
+        let count = share.count.saturating_sub(share.over_count(now_ms)) + reserved.of_principal;
+        if count < bound {
+            return Admission::Room;
+        }
+        Self::full(policy, share.victim(now_ms), (count, bound), share.next_free_ms(now_ms))
+    }
+
+    fn full(
+        policy: &Policy,
+        victim: Option<(u64, BroadcastId)>,
+        (count, bound): (usize, usize),
+        next_free_in_ms: Option<u64>,
+    ) -> Admission {
+        match victim {
+            Some((_, id)) if policy.window_full == WindowFull::EvictOldest => Admission::Evict(id),
+            _ => Admission::Full { count, bound, next_free_in_ms },
+        }
+    }
+}
