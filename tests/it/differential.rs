@@ -7,12 +7,16 @@
 mod damage;
 mod library;
 mod shape;
+mod written;
 
 use std::fmt::Write as _;
 
+use oncelog::ErrorKind;
+use oncelog::testing::Machine;
+
 use crate::reference::{Finding, Kept, Verdict, judge};
 use damage::damage;
-use library::{Seen, look};
+use library::{Seen, directory_of, look, machine_of, write};
 use shape::{Dice, Directory};
 
 /// The places where the library and the reference differ; empty when they agree.
@@ -58,11 +62,55 @@ fn records(records: &[Kept]) -> String {
     lines
 }
 
+/// The places where a writer that opens the log, and what it leaves, differ from the reference.
+fn differences_of_writer(expected: &Finding, machine: &Machine) -> String {
+    let written = match (write(machine, b"one more"), expected.verdict) {
+        (Ok(written), Verdict::Clean | Verdict::Torn) => written,
+        (Err(ErrorKind::InvalidInput), Verdict::Absent)
+        | (Err(ErrorKind::Corrupt | ErrorKind::Unsupported), Verdict::Corrupt)
+        | (Err(ErrorKind::Corrupt | ErrorKind::Unsupported), Verdict::Unsupported) => {
+            return String::new();
+        }
+        // Somebody set a counter to its end: nothing can follow it.
+        (Err(ErrorKind::Limit), Verdict::Clean | Verdict::Torn) => return String::new(),
+        (answer, verdict) => {
+            let answer = answer.map(|_| "a log");
+            return format!("the reference says {verdict:?}, a writer gets {answer:?}\n");
+        }
+    };
+    let directory = directory_of(&written.after, String::new());
+    let after = judge(&directory.files, directory.lock.as_deref());
+    let last = expected.last + 1;
+    let found = [
+        ("ends", format!("{} {} {}", expected.oldest, expected.proven, expected.last)),
+        ("torn", format!("{:?}", expected.torn)),
+        ("records", records(&expected.records)),
+        ("afterwards", format!("{:?} {} {last} {last}", Verdict::Clean, expected.oldest)),
+        ("records afterwards", format!("{} and {last}", records(&expected.records))),
+    ];
+    let (records_before, added) = after.records.split_at(after.records.len().saturating_sub(1));
+    let added = added.first().filter(|record| record.payload == b"one more");
+    let ends = format!("{} {} {}", after.oldest, after.proven, after.last);
+    let theirs = [
+        format!("{} {} {}", written.oldest, written.proven, written.last),
+        format!("{:?}", written.torn),
+        records(&written.records),
+        format!("{:?} {ends}", after.verdict),
+        format!("{} and {}", records(records_before), added.map_or(0, |record| record.lsn)),
+    ];
+    let mut told = String::new();
+    for ((what, expected), found) in found.iter().zip(theirs).filter(|((_, a), b)| a != b) {
+        let _ = writeln!(told, "writer, {what}: the reference has {expected}, the library {found}");
+    }
+    told
+}
+
 #[track_caller]
 fn check(directory: &Directory, story: &str) {
     let expected = judge(&directory.files, directory.lock.as_deref());
-    let seen = look(directory);
-    let differences = differences(&expected, &seen);
+    let machine = machine_of(directory);
+    let seen = look(&machine);
+    let differences = differences(&expected, &seen) + &differences_of_writer(&expected, &machine);
     if !differences.is_empty() {
         let rows: String = expected.rows.iter().collect();
         let mut findings = String::new();
@@ -114,4 +162,17 @@ fn every_length_of_the_last_records_is_judged_alike() {
             check(&directory, &format!("seed {seed}: {}; {name} cut by {cut}", whole.story));
         }
     }
+}
+
+#[test]
+fn logs_of_the_writer_are_judged_alike() {
+    for seed in 30_000..30_100 {
+        let directory = written::written(&mut Dice::new(seed));
+        check(&directory, &format!("seed {seed}: {}", directory.story));
+    }
+}
+
+#[test]
+fn logs_of_the_writer_with_damage_are_judged_alike() {
+    check_damaged(40_000, 200, written::written);
 }

@@ -61,7 +61,7 @@ pub(crate) struct TornRange {
     pub(crate) segment: u64,
     /// The offset behind the last kept frame.
     pub(crate) from: u64,
-    /// The offset behind the last byte that is not zero, rounded up to a multiple of 8.
+    /// The offset behind the last byte that is not zero.
     pub(crate) to: u64,
 }
 

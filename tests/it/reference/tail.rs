@@ -46,7 +46,7 @@ pub(super) fn judge_tail(tail: &Segment<'_>, has_uuid: bool, mut finding: Findin
         finding.torn = Some(TornRange {
             segment: tail.header.number,
             from: wide(end),
-            to: wide(end + in_use).next_multiple_of(8),
+            to: wide(end + in_use),
         });
         return finding.decide('Q', Verdict::Torn);
     }
