@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use oncelog_format::limits::BATCH_BYTES_MAX;
 use oncelog_format::message::{LastConfirmed, Message, TimeTick};
@@ -21,19 +21,20 @@ pub struct LocalChannel {
     dir: PathBuf,
     options: Options,
     time: Arc<LogTime>,
-    open: Mutex<Open>,
+    /// The last tick that was given; held over a hand-over, so that ticks ascend by LSN.
+    tick: Mutex<TimeTick>,
+    current: RwLock<Arc<Current>>,
 }
 
+/// The log since it was opened last.
 #[derive(Debug)]
-struct Open {
+struct Current {
     log: Log,
-    /// The last tick that was given.
-    tick: TimeTick,
-    /// Where the log ended when it was opened, durable by then.
+    /// Where it ended then, all of it durable.
     end: Lsn,
     /// An append failed: what stands is unknown until the log is opened again.
-    broken: Arc<AtomicBool>,
-    closed: bool,
+    broken: AtomicBool,
+    closed: AtomicBool,
 }
 
 impl LocalChannel {
@@ -42,21 +43,30 @@ impl LocalChannel {
     /// # Errors
     ///
     /// Those of opening a log; `Corrupt` where its last message does not decode.
-    pub fn open(dir: &Path, options: Options, time: Arc<LogTime>) -> Result<(Self, RecoveryReport)> {
+    pub fn open(
+        dir: &Path,
+        options: Options,
+        time: Arc<LogTime>,
+    ) -> Result<(Self, RecoveryReport)> {
         let options = options.clock(Arc::clone(&time) as _);
-        let (open, report) = Open::new(dir, &options)?;
+        let (current, tick, report) = Current::open(dir, &options)?;
         // Reopening must find the log that this was.
         let options = options.create(CreateMode::Never);
-        Ok((Self { dir: dir.to_owned(), options, time, open: Mutex::new(open) }, report))
+        let (tick, current) = (Mutex::new(tick), RwLock::new(Arc::new(current)));
+        Ok((Self { dir: dir.to_owned(), options, time, tick, current }, report))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Open> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    fn current(&self) -> Arc<Current> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn tick(&self) -> MutexGuard<'_, TimeTick> {
+        self.tick.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Open {
-    fn new(dir: &Path, options: &Options) -> Result<(Self, RecoveryReport)> {
+impl Current {
+    fn open(dir: &Path, options: &Options) -> Result<(Self, TimeTick, RecoveryReport)> {
         let (log, report) = Log::open(dir, options)?;
         let end = log.next_lsn();
         let mut tick = TimeTick(0);
@@ -66,11 +76,12 @@ impl Open {
                 tick = tick.max(stored.tick()?);
             }
         }
-        Ok((Self { log, tick, end, broken: Arc::default(), closed: false }, report))
+        let (broken, closed) = (AtomicBool::new(false), AtomicBool::new(false));
+        Ok((Self { log, end, broken, closed }, tick, report))
     }
 
     fn check(&self) -> Result<()> {
-        if self.closed {
+        if self.closed.load(Ordering::SeqCst) {
             return Err(Error::new(ErrorKind::Closed, "the channel was closed"));
         }
         if self.broken.load(Ordering::SeqCst) {
@@ -89,21 +100,18 @@ impl StoredMessage {
 
 impl ChannelLog for LocalChannel {
     fn enqueue(&self, messages: &[Outgoing<'_>]) -> Result<Box<dyn PendingMessages>> {
-        // One lock around ticks and hand-over: ticks ascend by LSN.
-        let mut open = self.lock();
-        open.check()?;
-        let confirmed = open.log.durable_lsn().map_or(0, Lsn::get);
-        let (mut tick, now_ms) = (open.tick, self.time.wall_ms());
+        let mut last = self.tick();
+        let current = self.current();
+        current.check()?;
+        let confirmed = LastConfirmed(current.log.durable_lsn().map_or(0, Lsn::get));
+        let (mut tick, now_ms) = (*last, self.time.wall_ms());
         let mut ticks = Vec::with_capacity(messages.len());
         let mut records = Vec::with_capacity(messages.len());
         for outgoing in messages {
             let next = tick.next(now_ms);
             tick = next.ok_or_else(|| Error::new(ErrorKind::Limit, "time ticks are used up"))?;
             let mut properties = outgoing.properties.clone();
-            let stamped = properties.set(&tick).and_then(|()| {
-                properties.set(&LastConfirmed(confirmed))
-            });
-            stamped.map_err(|e| {
+            properties.set(&tick).and_then(|()| properties.set(&confirmed)).map_err(|e| {
                 Error::new(ErrorKind::InvalidInput, "a message does not encode").with_source(e)
             })?;
             let mut record = Vec::new();
@@ -113,15 +121,14 @@ impl ChannelLog for LocalChannel {
         }
         let records: Vec<&[u8]> = records.iter().map(Vec::as_slice).collect();
         let batch = Batch { kind: RecordKind::MESSAGE, records: &records };
-        match open.log.enqueue(batch) {
+        match current.log.enqueue(batch) {
             Ok(pending) => {
-                open.tick = tick;
-                let broken = Arc::clone(&open.broken);
-                Ok(Box::new(LocalPending { pending, ticks, broken }))
+                *last = tick;
+                Ok(Box::new(LocalPending { pending, ticks, current }))
             }
             Err(e) => {
                 if !matches!(e.kind(), ErrorKind::StoreFull | ErrorKind::Limit) {
-                    open.broken.store(true, Ordering::SeqCst);
+                    current.broken.store(true, Ordering::SeqCst);
                 }
                 Err(e)
             }
@@ -129,58 +136,57 @@ impl ChannelLog for LocalChannel {
     }
 
     fn end(&self) -> Lsn {
-        let open = self.lock();
-        open.log.durable_lsn().map_or(open.end, |durable| durable.next().max(open.end))
+        let current = self.current();
+        let durable = current.log.durable_lsn();
+        durable.map_or(current.end, |durable| durable.next().max(current.end))
     }
 
     fn oldest(&self) -> Lsn {
-        self.lock().log.oldest_lsn()
+        self.current().log.oldest_lsn()
     }
 
     fn read(&self, from: Lsn) -> Result<Box<dyn MessageReader>> {
-        let open = self.lock();
-        open.check()?;
-        Ok(Box::new(Local(open.log.reader(from)?)))
+        let current = self.current();
+        current.check()?;
+        Ok(Box::new(Local(current.log.reader(from)?)))
     }
 
     fn trim(&self, below: Lsn) -> Result<()> {
-        let log = self.lock().log.clone();
-        log.trim(below)
+        self.current().log.trim(below)
     }
 
     fn limits(&self) -> ChannelLimits {
         ChannelLimits {
             message_len_max: u64::from(self.options.record_len_max),
-            batch_bytes_max: BATCH_BYTES_MAX.min(self.options.segment_bytes_max),
+            batch_bytes_max: BATCH_BYTES_MAX,
         }
     }
 
     fn reopen(&self) -> Result<()> {
-        let mut open = self.lock();
-        if open.closed {
-            return open.check();
-        }
-        if !open.broken.load(Ordering::SeqCst) {
+        // Nothing is handed over meanwhile.
+        let mut tick = self.tick();
+        let old = self.current();
+        if !old.broken.load(Ordering::SeqCst) {
             return Ok(());
         }
-        // The lock of the directory must be free for the next open; a poisoned log has nothing more
-        // to write, so that its refusal to close says nothing new.
-        if let Err(e) = open.log.clone().close() {
-            tracing::debug!(error = %e, "a poisoned channel closes");
+        if old.closed.load(Ordering::SeqCst) {
+            return old.check();
         }
-        let (next, _) = Open::new(&self.dir, &self.options)?;
-        let tick = open.tick.max(next.tick);
-        *open = Open { tick, ..next };
+        // The lock of the directory must be free for the next open. A log whose append failed has
+        // nothing to say at its close that is not known.
+        if let Err(e) = old.log.clone().close() {
+            tracing::debug!(error = %e, "a channel whose append failed closes");
+        }
+        let (next, newest, _) = Current::open(&self.dir, &self.options)?;
+        *tick = newest.max(*tick);
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(next);
         Ok(())
     }
 
     fn close(&self) -> Result<()> {
-        let log = {
-            let mut open = self.lock();
-            open.closed = true;
-            open.log.clone()
-        };
-        log.close()
+        let current = self.current();
+        current.closed.store(true, Ordering::SeqCst);
+        current.log.clone().close()
     }
 }
 
@@ -188,14 +194,15 @@ impl ChannelLog for LocalChannel {
 struct LocalPending {
     pending: Pending,
     ticks: Vec<TimeTick>,
-    broken: Arc<AtomicBool>,
+    current: Arc<Current>,
 }
 
 impl PendingMessages for LocalPending {
     fn wait(self: Box<Self>) -> Result<Vec<Position>> {
-        let Self { pending, ticks, broken } = *self;
-        // What was enqueued before a reopen marks the log that it was enqueued to, not its successor.
-        let first = pending.wait().inspect_err(|_| broken.store(true, Ordering::SeqCst))?.first;
+        let Self { pending, ticks, current } = *self;
+        // What was enqueued before a reopen marks the log that it was enqueued to, not the next.
+        let mark = |_: &Error| current.broken.store(true, Ordering::SeqCst);
+        let first = pending.wait().inspect_err(mark)?.first;
         let lsns = std::iter::successors(Some(first), |lsn| Some(lsn.next()));
         Ok(lsns.zip(ticks).map(|(lsn, tick)| Position::new(lsn, tick)).collect())
     }
