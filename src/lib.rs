@@ -18,8 +18,9 @@ pub mod planted;
 pub use crate::clock::{Clock, ClockLimits, LogTime, SystemClock};
 pub use crate::error::{Error, ErrorKind, Result};
 pub use crate::log::{
-    Batch, Check, CreateMode, Durability, Finding, FindingKind, LogView, Options, Record,
-    RecordKind, SegmentInfo, Severity, VerifySummary, ViewReader,
+    Batch, Check, CreateMode, Durability, Finding, FindingKind, Log, LogView, Options, Pending,
+    Reader, Record, RecordKind, RecoveryReport, SegmentInfo, Severity, TornEnd, VerifySummary,
+    ViewReader,
 };
 pub use crate::lsn::{Lsn, LsnRange, SegmentId};
 

@@ -182,7 +182,8 @@ impl Survey {
     /// `whole`: the log was seen, so that what its slots say of the oldest LSN holds for it.
     fn judge_segments(&mut self, io: &dyn Io, check: Check, whole: bool) -> Result<()> {
         let refused = self.refused.iter().map(SegmentFacts::number).min();
-        let mut reached = self.damage().is_none_or(|_| refused.is_some());
+        let unordered = [FindingKind::OrderBroken, FindingKind::RecordsMissing];
+        let mut reached = !self.findings.iter().any(|f| unordered.contains(&f.kind));
         let mut segments = std::mem::take(&mut self.segments);
         let firsts: Vec<u64> = segments.iter().map(|segment| segment.header.first_lsn).collect();
         for (i, segment) in segments.iter_mut().enumerate() {
@@ -201,7 +202,7 @@ impl Survey {
             reached &= !told.iter().any(|f| f.severity >= Severity::Unsupported);
         }
         self.segments = segments;
-        if !reached {
+        if !reached || refused.is_some() {
             self.tail = None;
         }
         Ok(())

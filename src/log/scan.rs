@@ -130,6 +130,11 @@ impl Tally {
         }
     }
 
+    /// The same numbers with another sparse index.
+    pub(crate) fn with_entries(&self, entries: Vec<FooterEntry>) -> Self {
+        Self { entries, ..*self }
+    }
+
     /// Counts a frame; `begins` when it is the first of its batch.
     pub(crate) fn count(&mut self, header: &FrameHeader, offset: u64, begins: bool) {
         if self.records == 0 {
