@@ -8,6 +8,8 @@
 
 mod clock;
 mod error;
+#[cfg(feature = "import")]
+pub mod import;
 pub mod io;
 mod log;
 mod lsn;

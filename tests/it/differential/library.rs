@@ -85,7 +85,10 @@ pub(super) fn look_at(path: &Path) -> Seen {
             kind: finding.kind.as_str(),
             severity: finding.severity,
             place: Place { segment: finding.segment.map(|id| id.get()), lsn: finding.lsn },
-            words: format!("{:?}: expected {}, found {}", finding.offset, finding.expected, finding.found),
+            words: format!(
+                "{:?}: expected {}, found {}",
+                finding.offset, finding.expected, finding.found
+            ),
         });
     };
     view.verify(&mut tell).unwrap();
