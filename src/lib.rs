@@ -6,6 +6,7 @@
 //! The crate is blocking at heart and works without an async runtime; [`Pending`] is a future for
 //! callers that have one.
 
+pub mod channel;
 mod clock;
 mod error;
 #[cfg(feature = "import")]
