@@ -7,7 +7,7 @@ use oncelog_format::message::Properties;
 use super::*;
 use crate::channel::VchannelReader;
 use crate::clock::ClockLimits;
-use crate::testing::{CallKind, EIO, Fault, MemIo, Which};
+use crate::testing::{CallKind, Dice, EIO, Fault, MemIo, Which, survivors};
 
 const DIR: &str = "/p0";
 const START: u64 = 1_700_000_000_000;
@@ -266,5 +266,82 @@ fn ticks_ascend_by_lsn_when_many_threads_append() {
         let tick = reader.next().unwrap().unwrap().property::<TimeTick>().unwrap().unwrap();
         assert!(tick > last);
         last = tick;
+    }
+}
+
+/// What a caller knows when its process ends.
+#[derive(Debug, Default)]
+struct Known {
+    /// Positions and payloads of what was acknowledged.
+    acked: Vec<(Position, Vec<u8>)>,
+    /// Payloads of every batch that was handed over, in order.
+    batches: Vec<Vec<Vec<u8>>>,
+}
+
+/// Batches of one to three messages, rolls and trims, until the process ends.
+fn work(io: &MemIo, known: &mut Known) -> Result<()> {
+    let time = Arc::new(LogTime::new(Arc::new(Stopped(START)), ClockLimits::new()));
+    time.start(None);
+    let channel = LocalChannel::open(Path::new(DIR), &options(io), time)?.0;
+    for batch in 0..9_u8 {
+        let body = |i: u8| [vec![batch, i], vec![batch; 9 << 10]].concat();
+        let bodies: Vec<_> = (0..=batch % 3).map(body).collect();
+        let messages: Vec<_> = bodies.iter().map(|body| message("a", body)).collect();
+        let pending = channel.enqueue(&messages)?;
+        known.batches.push(bodies.clone());
+        known.acked.extend(pending.wait()?.into_iter().zip(bodies));
+        if batch == 6 {
+            channel.trim(channel.end())?;
+        }
+    }
+    channel.close()
+}
+
+#[track_caller]
+fn check_crash(io: &MemIo, known: &Known) {
+    let channel = open_at(io, 0);
+    let mut reader = channel.read(channel.oldest()).unwrap();
+    let mut found = Vec::new();
+    while let Some(stored) = reader.next().unwrap() {
+        let tick: TimeTick = stored.property().unwrap().unwrap();
+        found.push((Position::new(stored.lsn, tick), stored.payload().unwrap().to_vec()));
+    }
+    let oldest = channel.oldest();
+    for acked in known.acked.iter().filter(|(position, _)| position.lsn >= oldest) {
+        assert!(found.contains(acked), "an acknowledged message is gone: {:?}", acked.0);
+    }
+    // Nothing but whole batches, in the order in which they were handed over.
+    let submitted = known.batches.iter().flatten();
+    let kept = usize::try_from(channel.end().get() - 1).unwrap();
+    let expected: Vec<_> = submitted.take(kept).skip(kept - found.len()).collect();
+    assert!(found.iter().map(|(_, payload)| payload).eq(expected));
+    let ends = known.batches.iter().scan(0, |end, batch| {
+        *end += batch.len();
+        Some(*end)
+    });
+    assert!(kept == 0 || ends.into_iter().any(|end| end == kept), "a batch is there in part");
+    assert!(found.is_sorted_by(|a, b| a.0.time_tick < b.0.time_tick));
+    let next = append(&channel, &[message("a", b"next")])[0];
+    let ticks = found.iter().chain(&known.acked).map(|(position, _)| position.time_tick);
+    assert!(ticks.max().is_none_or(|last| last < next.time_tick));
+}
+
+#[test]
+fn a_power_loss_at_any_point_keeps_what_was_acknowledged_and_ticks_ascend() {
+    let mut dice = Dice::new(7);
+    for stop in 1.. {
+        let io = MemIo::default();
+        let mut known = Known::default();
+        io.arm(Which::Persist, stop, 1, Fault::Stop);
+        if work(&io, &mut known).is_ok() {
+            assert!(stop > 40, "the work has more persistence points than that");
+            return;
+        }
+        let machine = io.machine();
+        check_crash(&MemIo::new(machine.clone()), &known);
+        let unsynced = machine.unsynced();
+        for left in survivors(&unsynced, 6, &mut dice) {
+            check_crash(&MemIo::new(machine.power_loss(&unsynced, &left)), &known);
+        }
     }
 }
