@@ -127,7 +127,11 @@ impl Error {
     }
 
     /// For a call of the system that failed; a refusal for space is told apart by `kind`.
-    pub(crate) fn io(message: impl Into<Cow<'static, str>>, path: &Path, e: std::io::Error) -> Self {
+    pub(crate) fn io(
+        message: impl Into<Cow<'static, str>>,
+        path: &Path,
+        e: std::io::Error,
+    ) -> Self {
         Self::new(ErrorKind::Io, message).at_path(path).with_source(e)
     }
 

@@ -121,6 +121,27 @@ impl<'a> Message<'a> {
             .ok_or_else(|| DecodeError::field(index.value_at, CHUNK_INDEX, u64::from(index_value)))
     }
 
+    /// Decodes the value of every key that this crate knows.
+    ///
+    /// # Errors
+    ///
+    /// The first one's, in the order of SPEC 13.1.
+    pub fn check_known(&self) -> Result<(), DecodeError> {
+        self.property::<Version>()?;
+        self.property::<MessageType>()?;
+        self.property::<WriterTerm>()?;
+        self.property::<TimeTick>()?;
+        self.property::<LastConfirmed>()?;
+        self.property::<Vchannel>()?;
+        self.property::<BroadcastHeader>()?;
+        self.property::<Scope>()?;
+        self.property::<Fingerprint>()?;
+        self.property::<TraceContext>()?;
+        self.chunk()?;
+        self.property::<SliceStamp>()?;
+        Ok(())
+    }
+
     fn entry(&self, key: &str) -> Option<Entry<'a>> {
         self.entries().find(|entry| entry.key == key.as_bytes())
     }

@@ -1,0 +1,20 @@
+//! Bulk import.
+
+mod csv;
+mod format;
+mod json;
+mod parquet;
+mod partition;
+mod place;
+mod read;
+mod replay;
+mod request;
+mod sizer;
+mod slice;
+mod source;
+mod stream;
+mod verdict;
+
+pub use self::format::Format;
+pub use self::replay::ReplayReport;
+pub use self::request::{COLLECTION_NAME_LEN_MAX, COLLECTION_VCHANNELS_MAX, ImportRequest};
