@@ -284,13 +284,16 @@ impl Log {
     }
 
     /// Writes a slot that states the durable LSN, as a log does after 10 ms without an append.
+    ///
+    /// # Errors
+    ///
+    /// `Poisoned`, `Closed`. A refusal to write the slot is none.
     #[cfg(any(test, feature = "testing"))]
-    pub fn write_idle_slot(&self) {
+    pub fn write_idle_slot(&self) -> Result<()> {
         let shared = &self.handle.shared;
         let gate = shared.gate();
-        if gate.check_open().is_ok() {
-            drop(shared.write_idle_slot(gate));
-        }
+        gate.check_open()?;
+        shared.write_idle_slot(gate).check_open()
     }
 }
 
