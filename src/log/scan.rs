@@ -256,6 +256,8 @@ pub(crate) struct Behind {
     pub(crate) used: u64,
     /// Greatest durable LSN that a valid frame header states.
     pub(crate) stated: u64,
+    /// Whether the first or the last word of a footer stands there.
+    pub(crate) footer: bool,
 }
 
 /// Looks at every multiple of 8 from `from` to the physical end once.
@@ -264,7 +266,7 @@ pub(crate) fn behind(
     segment: &SegmentHeader,
     from: u64,
 ) -> io::Result<Behind> {
-    let mut found = Behind { used: from, stated: 0 };
+    let mut found = Behind { used: from, stated: 0, footer: false };
     let mut offset = from;
     let step = u64::try_from(BLOCK_LEN).unwrap_or(u64::MAX);
     while offset < window.file_len() {
@@ -281,6 +283,7 @@ pub(crate) fn behind(
             }
             let stated = headers(bytes, segment, offset, file_len);
             found.stated = found.stated.max(stated);
+            found.footer |= block.as_chunks().0.iter().any(|word| Footer::MAGICS.contains(word));
         }
         offset = offset.saturating_add(step);
     }

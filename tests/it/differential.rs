@@ -76,11 +76,12 @@ fn check(directory: &Directory, story: &str) {
 /// Checks `count` damaged variants of the directories that `make` answers.
 #[track_caller]
 fn check_damaged(first_seed: u64, count: u64, make: impl Fn(&mut Dice) -> Directory) {
+    let count = std::env::var("ONCELOG_SEEDS").map_or(count, |n| n.parse().unwrap());
     for seed in first_seed..first_seed + count {
         let mut dice = Dice::new(seed);
         let mut directory = make(&mut dice);
         let mut story = format!("seed {seed}: {}", directory.story);
-        for _ in 0..dice.below(3) {
+        for _ in 0..=dice.below(2) {
             let _ = write!(story, "; {}", damage(&mut directory, &mut dice));
         }
         check(&directory, &story);
@@ -89,12 +90,15 @@ fn check_damaged(first_seed: u64, count: u64, make: impl Fn(&mut Dice) -> Direct
 
 #[test]
 fn forged_logs_are_judged_alike() {
-    check_damaged(0, 300, |dice| shape::forged(dice, 0));
+    for seed in 0..300 {
+        let directory = shape::forged(&mut Dice::new(seed), 0);
+        check(&directory, &format!("seed {seed}: {}", directory.story));
+    }
 }
 
 #[test]
 fn forged_logs_with_damage_are_judged_alike() {
-    check_damaged(10_000, 2_000, |dice| shape::forged(dice, 1 + dice.below(2)));
+    check_damaged(10_000, 2_000, |dice| shape::forged(dice, 1));
 }
 
 #[test]

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 
 use bytes::{
     Footer, Frame, Header, HeaderState, LockState, Slot, SlotState, footer, footer_of, frame,
-    header_of, lock, magic_stands_behind, slots_of,
+    gaps_are_zeros, header_of, lock, magic_stands_behind, slots_of,
 };
 
 /// Where the first frame of a segment begins.
@@ -293,6 +293,11 @@ fn judge_segments(segments: &[Segment<'_>], has_uuid: bool, mut finding: Finding
     else {
         return finding;
     };
+    for segment in segments.iter().skip(leftover_count) {
+        if !gaps_are_zeros(segment.file) || segment.slots.contains(&SlotState::Invalid) {
+            finding.degrade('V');
+        }
+    }
     if first.header.first_lsn > finding.oldest {
         let (number, oldest) = (first.header.number, finding.oldest);
         return finding.corrupt('J', Some(number), Some(oldest));

@@ -58,9 +58,11 @@ impl Seen {
         })
     }
 
-    /// Where the first missing record is, as the reference has it.
+    /// Where the reading of the records ends for damage. The segment is that of the first finding:
+    /// a verification names the damaged frames, which may lie behind the first one of their batch.
     pub(super) fn place(&self) -> Option<Place> {
-        self.findings.iter().find(|told| told.severity == Severity::Corrupt).map(|told| told.place)
+        let corrupt = self.findings.iter().find(|told| told.severity == Severity::Corrupt)?;
+        self.error.map(|error| Place { segment: corrupt.place.segment, lsn: error.lsn })
     }
 }
 
@@ -78,7 +80,7 @@ pub(super) fn look(directory: &Directory) -> Seen {
 
 /// Looks at a directory that stands still.
 pub(super) fn look_at(path: &Path) -> Seen {
-    let view = LogView::open_unshared(path, Arc::new(FsIo)).unwrap();
+    let view = LogView::open_unshared(path, Arc::new(FsIo::new())).unwrap();
     let mut findings = Vec::new();
     let mut tell = |finding: &oncelog::Finding| {
         findings.push(Told {
@@ -120,7 +122,7 @@ fn read(view: &LogView) -> (Vec<Kept>, Option<Place>) {
                 offset: record.offset,
             }),
             Err(error) => {
-                let lsn = error.lsn().map(|lsn| lsn.get());
+                let lsn = error.lsn();
                 return (records, Some(Place { segment: None, lsn }));
             }
         }
