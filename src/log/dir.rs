@@ -255,13 +255,13 @@ pub(crate) struct NewSegment {
 }
 
 /// Random bytes for identities and salts.
-pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
+pub(crate) fn random<const N: usize>(io: &dyn Io) -> Result<[u8; N]> {
     let mut bytes = [0; N];
-    match getrandom::fill(&mut bytes) {
+    match io.random(&mut bytes) {
         Ok(()) => Ok(bytes),
         Err(e) => {
-            Err(Error::new(ErrorKind::Io, "the system has no random bytes")
-                .with_source(e.to_string()))
+            let what = "the system has no random bytes";
+            Err(Error::new(ErrorKind::Io, what).with_source(e))
         }
     }
 }
