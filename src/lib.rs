@@ -6,6 +6,7 @@
 //! The crate is blocking at heart and works without an async runtime; [`Pending`] is a future for
 //! callers that have one.
 
+pub mod channel;
 mod clock;
 mod error;
 #[cfg(feature = "import")]
@@ -22,7 +23,6 @@ pub use crate::error::{Error, ErrorKind, Result};
 pub use crate::log::{
     Batch, Check, CreateMode, Durability, Finding, FindingKind, Log, LogView, Options, Pending,
     Reader, Record, RecordKind, RecoveryReport, SegmentInfo, Severity, TornEnd, VerifySummary,
-    ViewReader,
 };
 pub use crate::lsn::{Lsn, LsnRange, SegmentId};
 

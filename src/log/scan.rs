@@ -223,7 +223,7 @@ pub(crate) fn frames(
 }
 
 /// The header of the valid frame (SPEC 6) at `place`.
-fn frame_at(
+pub(crate) fn frame_at(
     window: &mut Window<'_>,
     place: Place,
     lsn: u64,
@@ -308,10 +308,16 @@ fn headers(bytes: &[u8], segment: &SegmentHeader, offset: u64, file_len: u64) ->
 
 fn stated_by(bytes: &[u8], segment: &SegmentHeader, place: Place, room: u64) -> Option<u64> {
     // An LSN out of range is refused before the check is computed: most bytes end here.
-    let lsn = u64::from_le_bytes(*bytes.get(8..)?.first_chunk()?);
-    let fit = place.offset.saturating_sub(FRAMES_OFFSET) / 32;
-    if lsn < segment.first_lsn || lsn > segment.first_lsn.saturating_add(fit) {
+    if !lsn_fits(bytes, segment, place.offset) {
         return None;
     }
     FrameHeader::decode(bytes, place, room).ok()?.durable_lsn()
+}
+
+/// Whether the LSN of the frame header that `bytes` may be can stand at this offset.
+pub(crate) fn lsn_fits(bytes: &[u8], segment: &SegmentHeader, offset: u64) -> bool {
+    let Some(lsn) = bytes.get(8..).and_then(|bytes| bytes.first_chunk()) else { return false };
+    let most = offset.saturating_sub(FRAMES_OFFSET) / 32;
+    let last = segment.first_lsn.saturating_add(most);
+    (segment.first_lsn..=last).contains(&u64::from_le_bytes(*lsn))
 }
