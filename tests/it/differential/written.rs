@@ -29,7 +29,7 @@ fn live(machine: Machine, dice: &mut Dice, story: &mut String) -> Machine {
     let opened = Log::open(DIR, &options(&io).create(CreateMode::IfMissing));
     let log = opened.unwrap_or_else(|error| panic!("{story}: {error}")).0;
     for _ in 0..1 + dice.below(12) {
-        step(&log, dice, story);
+        step(&log, &io, dice, story);
     }
     if dice.once_in(3) {
         story.push_str(" close;");
@@ -51,7 +51,7 @@ fn live(machine: Machine, dice: &mut Dice, story: &mut String) -> Machine {
     }
 }
 
-fn step(log: &Log, dice: &mut Dice, story: &mut String) {
+fn step(log: &Log, io: &MemIo, dice: &mut Dice, story: &mut String) {
     let what = dice.below(8);
     match what {
         0 => {
@@ -74,9 +74,12 @@ fn step(log: &Log, dice: &mut Dice, story: &mut String) {
         _ => {
             let largest = if dice.once_in(3) { 20_000 } else { 200 };
             let payloads: Vec<_> = (0..=dice.below(3))
-                .map(|_| {
-                    let len = dice.index(largest);
-                    dice.bytes(len)
+                .map(|_| match dice.below(4) {
+                    0 => copy_of_frames(io, dice),
+                    _ => {
+                        let len = dice.index(largest);
+                        dice.bytes(len)
+                    }
                 })
                 .collect();
             let records: Vec<&[u8]> = payloads.iter().map(Vec::as_slice).collect();
@@ -87,4 +90,13 @@ fn step(log: &Log, dice: &mut Dice, story: &mut String) {
             let _ = write!(story, " {}..{} synced {synced};", lsns.first.get(), lsns.last.get());
         }
     }
+}
+
+/// Bytes of the log's own last segment, as a payload: frames in another place.
+fn copy_of_frames(io: &MemIo, dice: &mut Dice) -> Vec<u8> {
+    let directory = directory_of(&io.machine(), String::new());
+    let newest = directory.files.iter().rfind(|(name, _)| name.ends_with(".seg"));
+    let frames = newest.and_then(|(_, file)| file.get(12_288..)).unwrap_or_default();
+    let from = dice.index(4) * 8;
+    frames.iter().skip(from).take(dice.index(600)).copied().collect()
 }
