@@ -10,13 +10,14 @@ mod shape;
 mod written;
 
 use std::fmt::Write as _;
+use std::path::Path;
 
 use oncelog::ErrorKind;
 use oncelog::testing::Machine;
 
-use crate::reference::{Finding, Kept, Verdict, judge};
+use crate::reference::{Finding, Kept, Verdict, judge, judge_alone};
 use damage::damage;
-use library::{Seen, directory_of, look, machine_of, write};
+use library::{DIR, Seen, directory_of, look, look_at, machine_of, write};
 use shape::{Dice, Directory};
 
 /// The places where the library and the reference differ; empty when they agree.
@@ -109,16 +110,17 @@ fn differences_of_writer(expected: &Finding, machine: &Machine) -> String {
 fn check(directory: &Directory, story: &str) {
     let expected = judge(&directory.files, directory.lock.as_deref());
     let machine = machine_of(directory);
-    let seen = look(&machine);
-    let differences = differences(&expected, &seen) + &differences_of_writer(&expected, &machine);
-    if !differences.is_empty() {
-        let rows: String = expected.rows.iter().collect();
-        let mut findings = String::new();
-        for finding in &seen.findings {
-            let _ = writeln!(findings, "  {finding:?}");
-        }
-        panic!("{story}\n{differences}rows {rows}; findings of the library:\n{findings}");
-    }
+    check_seen(&expected, &look(&machine), story);
+    let differences = differences_of_writer(&expected, &machine);
+    assert!(differences.is_empty(), "{story}\n{differences}rows {:?}", expected.rows);
+}
+
+#[track_caller]
+fn check_seen(expected: &Finding, seen: &Seen, story: &str) {
+    let differences = differences(expected, seen);
+    let findings: Vec<_> = seen.findings.iter().map(|told| format!("\n  {told:?}")).collect();
+    let findings = findings.concat();
+    assert!(differences.is_empty(), "{story}\n{differences}rows {:?}{findings}", expected.rows);
 }
 
 /// Checks `count` damaged variants of the directories that `make` answers.
@@ -184,6 +186,37 @@ fn every_zeroed_block_is_judged_alike() {
                     file.iter_mut().skip(at).take(len).for_each(|byte| *byte = 0);
                 });
             }
+        }
+    }
+}
+
+#[test]
+fn every_flipped_byte_is_judged_alike() {
+    let whole = shape::forged(&mut Dice::new(23_002), 0);
+    for (index, (_, file)) in whole.files.iter().enumerate() {
+        let blocks = [0..80, 4096..4224, 8192..8320];
+        let frames = 12_288..file.len().min(12_288 + 500);
+        for at in blocks.into_iter().flatten().step_by(3).chain(frames) {
+            check_changed(&whole, index, &format!("flipped at {at}"), |file| {
+                file[at] ^= 1 << (at % 8);
+            });
+        }
+    }
+}
+
+#[test]
+fn every_segment_alone_is_judged_alike() {
+    for seed in 24_000..24_060 {
+        let mut dice = Dice::new(seed);
+        let mut directory = shape::forged(&mut dice, 0);
+        let mut story = format!("seed {seed}: {}", directory.story);
+        if dice.once_in(2) {
+            let _ = write!(story, "; {}", damage(&mut directory, &mut dice));
+        }
+        let machine = machine_of(&directory);
+        for (name, file) in directory.files.iter().filter(|(name, _)| name.ends_with(".seg")) {
+            let path = Path::new(DIR).join(name);
+            check_seen(&judge_alone(file), &look_at(&machine, &path), &format!("{story}; {name}"));
         }
     }
 }

@@ -104,7 +104,12 @@ pub(super) fn directory_of(machine: &Machine, story: String) -> Directory {
 
 /// Looks at a directory that stands still.
 pub(super) fn look(machine: &Machine) -> Seen {
-    let view = LogView::open_unshared(DIR, Arc::new(MemIo::new(machine.clone()))).unwrap();
+    look_at(machine, Path::new(DIR))
+}
+
+/// Looks at the directory, or at one segment alone.
+pub(super) fn look_at(machine: &Machine, path: &Path) -> Seen {
+    let view = LogView::open_unshared(path, Arc::new(MemIo::new(machine.clone()))).unwrap();
     let mut findings = Vec::new();
     let mut tell = |finding: &Finding| {
         let Finding { kind, severity, segment, offset, lsn, expected, found, .. } = finding;
