@@ -59,7 +59,7 @@ fn step(log: &Log, io: &MemIo, dice: &mut Dice, story: &mut String) {
             story.push_str(" flush;");
         }
         1 => {
-            log.write_idle_slot();
+            log.write_idle_slot().unwrap();
             story.push_str(" idle;");
         }
         2 => {
