@@ -12,6 +12,7 @@
 
 mod beside;
 mod cli;
+mod broadcast;
 mod crash;
 mod differential;
 mod faults;
