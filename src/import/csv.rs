@@ -11,12 +11,12 @@
 
 use std::borrow::Cow;
 use std::ops::Range;
-
-use arrow_array::ArrayRef;
-use arrow_array::RecordBatch;
-use arrow_array::builder::StringBuilder;
-use arrow_schema::{DataType, Field, SchemaRef};
+use std::path::Path;
 use std::sync::Arc;
+
+use arrow_array::builder::StringBuilder;
+use arrow_array::{ArrayRef, RecordBatch};
+use arrow_schema::{DataType, Field, SchemaRef};
 
 use super::format::BOM;
 use super::place::Place;
@@ -166,7 +166,7 @@ impl CsvRows {
         }
     }
 
-    fn path(&self) -> &std::path::Path {
+    fn path(&self) -> &Path {
         self.stream.path()
     }
 
@@ -182,7 +182,7 @@ impl CsvRows {
             let what = format!("column {} of the header has no name", at + 1);
             return Err(self.error(None, &what));
         }
-        read::check_names(source, names.iter().map(String::as_str))?;
+        read::check_names(source, &names)?;
         Ok(names)
     }
 

@@ -4,6 +4,7 @@
 //! but the schema. The second yields the same rows in the same order in batches of an exact number
 //! of rows, from any row on, and tells at its end what it read. Memory is that of one batch.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
@@ -133,11 +134,8 @@ fn check_primary_key(source: &Source, survey: &Survey, name: &str) -> Result<()>
 }
 
 /// Fails when two columns have one name.
-pub(crate) fn check_names<'a>(
-    source: &Source,
-    names: impl IntoIterator<Item = &'a str>,
-) -> Result<()> {
-    let mut seen = std::collections::HashSet::new();
+pub(crate) fn check_names(source: &Source, names: &[String]) -> Result<()> {
+    let mut seen = HashSet::new();
     for name in names {
         if !seen.insert(name) {
             let what = format!("two columns have the name `{}`", shortened(name));

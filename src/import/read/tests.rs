@@ -10,7 +10,7 @@ use crate::import::replay::cell::{keyed, write_object};
 /// The rows of a batch as JSON.
 pub(crate) fn lines(batch: &RecordBatch) -> Vec<String> {
     let schema = batch.schema();
-    let columns = keyed(schema.fields().iter().map(|f| &**f).zip(batch.columns())).unwrap();
+    let columns = keyed(schema.fields(), batch.columns()).unwrap();
     let line = |row| {
         let mut out = Vec::new();
         write_object(&columns, row, &mut out).unwrap();
