@@ -1,7 +1,7 @@
 //! Files and directories as the log needs them: one trait for a file system, one for a file.
 //!
 //! Everything that the log, the channels and the broadcaster read or write goes through [`Io`], so
-//! that a test can count the calls, fail one, or lose what was not synced. [`fs::FsIo`] is the real
+//! that a test can count the calls, fail one, lose what was not synced, and play a run again. [`fs::FsIo`] is the real
 //! file system; with the feature `testing` there is an in-memory one beside it.
 //!
 //! An implementation promises what SPEC section 14 assumes of a disk and nothing more: a returned
@@ -9,8 +9,12 @@
 //! of a directory. Data, length and directory entry are independent until then.
 //! It does **not** cache, retry a sync, or decide what an error means.
 
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod fault;
 pub mod fs;
 mod map;
+#[cfg(any(test, feature = "testing"))]
+pub(crate) mod mem;
 #[cfg(feature = "import")]
 pub(crate) mod source;
 
@@ -94,6 +98,13 @@ pub trait Io: fmt::Debug + Send + Sync + 'static {
     /// When this returns `Ok`, every entry made, renamed or removed before the call is durable.
     /// After an error each of them may be old or new on disk for ever, whatever a later call says.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+
+    /// Fills a buffer with bytes that no other process can repeat: identities and salts.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    fn random(&self, buf: &mut [u8]) -> io::Result<()>;
 }
 
 /// An open file. Offsets are in bytes from its start.

@@ -6,6 +6,7 @@
 //! The crate is blocking at heart and works without an async runtime; [`Pending`] is a future for
 //! callers that have one.
 
+pub mod channel;
 mod clock;
 mod error;
 #[cfg(feature = "import")]
@@ -13,10 +14,26 @@ pub mod import;
 pub mod io;
 mod log;
 mod lsn;
+mod place;
 #[cfg(planted)]
 pub mod planted;
 
-pub use crate::clock::{Clock, SystemClock};
+pub use crate::clock::{Clock, ClockLimits, LogTime, SystemClock};
 pub use crate::error::{Error, ErrorKind, Result};
-pub use crate::log::{Batch, Check, CreateMode, Durability, Finding, FindingKind, Options, RecordKind, Severity};
+pub use crate::log::{
+    Batch, Check, CreateMode, Durability, Finding, FindingKind, Log, LogView, Options, Pending,
+    Reader, Record, RecordKind, RecoveryReport, SegmentInfo, Severity, TornEnd, VerifySummary,
+    ViewReader,
+};
 pub use crate::lsn::{Lsn, LsnRange, SegmentId};
+
+/// What tests of this crate and of its users need: a file system in memory that loses what was not
+/// synced, and faults at chosen calls.
+#[cfg(any(test, feature = "testing"))]
+pub mod testing {
+    pub use crate::io::fault::{
+        CallKind, Dice, EDQUOT, EINTR, EIO, EMFILE, ENOSPC, EROFS, Fault, Which, is_stopped,
+    };
+    pub use crate::io::mem::{Machine, MemIo, Unsynced, survivors};
+}
+pub use crate::place::{Place, PlaceKind};

@@ -1,9 +1,334 @@
-//! The log.
+//! The log: append-only, segmented, checksummed, for one writer and any number of readers.
+//!
+//! [`Log::open`] locks the directory, recovers what is there (SPEC section 12) and makes it good
+//! (section 10). Appends pass one gate, where LSNs are assigned; groups of them are written and
+//! synced by whichever thread comes first. A failed write or sync is final until the log is opened
+//! again.
+//!
+//! It does not know what a record means, and it retries nothing.
+
+mod background;
+mod dir;
+mod end;
 mod facts;
 mod finding;
+mod group;
+mod open;
 mod options;
+mod reader;
 mod recover;
+mod report;
+mod roll;
 mod scan;
 mod survey;
-pub use finding::*;
-pub use options::*;
+mod tail;
+mod verify;
+mod view;
+mod walk;
+mod writer;
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+pub use self::finding::{Finding, FindingKind, Severity};
+pub use self::group::Pending;
+pub use self::options::{Batch, Check, CreateMode, Durability, Options, RecordKind};
+pub use self::reader::{Reader, Record};
+pub use self::report::{RecoveryReport, TornEnd};
+pub use self::verify::VerifySummary;
+pub use self::view::{LogView, SegmentInfo, ViewReader};
+use self::writer::Shared;
+use crate::error::{Error, ErrorKind, Result};
+use crate::lsn::{Lsn, LsnRange};
+
+/// A log that is open for appending. Clones share it.
+///
+/// Dropping the last clone closes it, and blocks for a sync; [`Log::close`] also says how it went.
+///
+/// # Examples
+///
+/// ```
+/// use oncelog::{CreateMode, Log, Lsn, Options};
+///
+/// # fn main() -> oncelog::Result<()> {
+/// # let dir = tempfile::tempdir().map_err(|_| ()).expect("a directory");
+/// let options = Options::new().create(CreateMode::IfMissing);
+/// let (log, _report) = Log::open(dir.path().join("log"), &options)?;
+/// let lsn = log.append(b"survives a power loss once this returns")?;
+/// let record = log.reader(lsn)?.next()?;
+/// assert_eq!(record.map(|record| record.lsn), Some(Lsn::FIRST));
+/// log.close()
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Log {
+    handle: Arc<Handle>,
+}
+
+/// What the last clone ends.
+#[derive(Debug)]
+struct Handle {
+    shared: Arc<Shared>,
+    background: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Log {
+    /// Opens, and with [`CreateMode::IfMissing`] or [`CreateMode::Always`] makes, the log in `dir`.
+    ///
+    /// # Errors
+    ///
+    /// - `InvalidInput`: an option is out of its range, there is no log or (with `Always`) there is
+    ///   one, or the directory holds something else. Nothing was touched.
+    /// - `Busy`: another writer has it open.
+    /// - `Corrupt`, `Unsupported`: what a sync had promised is damaged, or is of a newer version.
+    ///   Nothing was touched.
+    /// - `StoreFull`: no space to make a log. A later open goes on where this one stopped.
+    /// - `Io`: the system refused.
+    ///
+    /// # Durability
+    ///
+    /// Every record that the log then serves, and the directory where this made it.
+    pub fn open(dir: impl AsRef<Path>, options: &Options) -> Result<(Self, RecoveryReport)> {
+        let (shared, report) = open::open(dir.as_ref(), options)?;
+        let shared = Arc::new(shared);
+        let mut background = None;
+        if options.background {
+            let shared = Arc::clone(&shared);
+            let started = thread::Builder::new()
+                .name("oncelog".to_owned())
+                .spawn(move || background::run(&shared));
+            let started =
+                started.map_err(|e| Error::io("cannot start the log's thread", dir.as_ref(), e))?;
+            background = Some(started);
+        }
+        let handle = Handle { shared, background: Mutex::new(background) };
+        Ok((Self { handle: Arc::new(handle) }, report))
+    }
+
+    /// Appends one record of kind [`RecordKind::RECORD`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Log::append_batch`].
+    ///
+    /// # Durability
+    ///
+    /// When this returns `Ok`, the record survives a power loss.
+    pub fn append(&self, record: &[u8]) -> Result<Lsn> {
+        let batch = Batch { kind: RecordKind::RECORD, records: &[record] };
+        Ok(self.append_batch(batch, Durability::Synced)?.first)
+    }
+
+    /// Appends records as one: after a crash all of them are there, or none.
+    ///
+    /// # Errors
+    ///
+    /// - `InvalidInput` for an empty batch, `Limit` for a record or a batch that is too large:
+    ///   nothing was written.
+    /// - `StoreFull` when there is no space for the next segment: nothing was written, and a later
+    ///   append may succeed.
+    /// - `OutcomeUnknown` when a write or sync failed after the LSNs were assigned: only opening
+    ///   the log again tells.
+    /// - `Poisoned` when one had failed before, `Closed` after a close: nothing was written.
+    ///
+    /// # Durability
+    ///
+    /// With [`Durability::Synced`], the records survive a power loss when this returns `Ok`. With
+    /// [`Durability::Buffered`] they are in memory; see there.
+    pub fn append_batch(&self, batch: Batch<'_>, durability: Durability) -> Result<LsnRange> {
+        let lsns = self.handle.shared.enqueue(batch, false)?;
+        if durability == Durability::Synced {
+            self.handle.shared.make_durable(lsns.last.get())?;
+        }
+        Ok(lsns)
+    }
+
+    /// Puts a batch into the log's buffer, where it gets its LSNs; what is returned says when it is
+    /// durable. Blocks while the buffer is full, and where a segment has to be started.
+    ///
+    /// # Errors
+    ///
+    /// As [`Log::append_batch`], except for `OutcomeUnknown`: a refusal here wrote nothing.
+    ///
+    /// # Durability
+    ///
+    /// None yet. The batch is synced within 10 ms whether or not anybody waits for it.
+    pub fn enqueue(&self, batch: Batch<'_>) -> Result<Pending> {
+        let lsns = self.handle.shared.enqueue(batch, true)?;
+        Ok(Pending::new(Arc::clone(&self.handle.shared), lsns))
+    }
+
+    /// Writes everything that was appended before the call.
+    ///
+    /// # Errors
+    ///
+    /// `Poisoned`, `Closed`.
+    ///
+    /// # Durability
+    ///
+    /// When this returns `Ok`, those records survive the end of the process, not a power loss.
+    pub fn flush(&self) -> Result<()> {
+        self.handle.shared.flush()
+    }
+
+    /// Makes everything that was appended before the call durable, and returns the durable LSN;
+    /// `None` for a log that has never had a record.
+    ///
+    /// # Errors
+    ///
+    /// `Poisoned`, `Closed`.
+    ///
+    /// # Durability
+    ///
+    /// When this returns `Ok`, those records survive a power loss.
+    pub fn sync(&self) -> Result<Option<Lsn>> {
+        self.handle.shared.sync()
+    }
+
+    /// The highest LSN that survives a power loss; `None` before the first one does.
+    #[must_use]
+    pub fn durable_lsn(&self) -> Option<Lsn> {
+        Lsn::new(self.handle.shared.gate().durable.lsn)
+    }
+
+    /// The LSN that the next record gets.
+    #[must_use]
+    pub fn next_lsn(&self) -> Lsn {
+        Lsn::at_least_first(self.handle.shared.gate().next_lsn)
+    }
+
+    /// The LSN of the oldest record that was not trimmed, or of the next one when there is none.
+    #[must_use]
+    pub fn oldest_lsn(&self) -> Lsn {
+        Lsn::at_least_first(self.handle.shared.gate().oldest)
+    }
+
+    /// Time of the newest record in milliseconds since 1970-01-01 UTC, also when retention has
+    /// dropped it; `None` when the log has never had one.
+    #[must_use]
+    pub fn newest_ms(&self) -> Option<u64> {
+        let gate = self.handle.shared.gate();
+        (gate.next_lsn > 1).then_some(gate.time_ms)
+    }
+
+    /// Says whether appends may go on.
+    ///
+    /// # Errors
+    ///
+    /// `Poisoned` with its cause, `Closed`.
+    pub fn check_open(&self) -> Result<()> {
+        self.handle.shared.gate().check_open()
+    }
+
+    /// Waits until the durable LSN is at least `lsn`, or the time is over; says whether it is. The
+    /// record need not have been appended yet, and this syncs nothing itself.
+    ///
+    /// # Errors
+    ///
+    /// `Poisoned`, `Closed`: it will not come.
+    pub fn wait_durable(&self, lsn: Lsn, timeout: Option<Duration>) -> Result<bool> {
+        self.handle.shared.wait_durable(lsn.get(), timeout)
+    }
+
+    /// Reads durable records from `from` on, which need not be there yet. Goes on after a failure
+    /// has poisoned the log.
+    ///
+    /// # Errors
+    ///
+    /// `Trimmed` below the oldest LSN, which the error carries. `Closed`.
+    pub fn reader(&self, from: Lsn) -> Result<Reader> {
+        let shared = &self.handle.shared;
+        let gate = shared.gate();
+        if gate.closed {
+            return Err(writer::closed());
+        }
+        if from.get() < gate.oldest {
+            return Err(reader::trimmed(gate.oldest));
+        }
+        let source: Arc<dyn reader::Source> = Arc::<Shared>::clone(shared);
+        Ok(Reader::new(source, from.get()))
+    }
+
+    /// Drops the records below `oldest`, which may be the next LSN at most. Segments that hold no
+    /// other record go; a record below `oldest` is not served again, whether or not its bytes stay.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` above the next LSN; `StoreFull` when there is no space to say so, and nothing
+    /// goes; `Io` when a segment could not be removed: the trim holds, and a later one tries again;
+    /// `Poisoned`, `Closed`.
+    ///
+    /// # Durability
+    ///
+    /// The oldest LSN, before a segment goes.
+    pub fn trim(&self, oldest: Lsn) -> Result<()> {
+        self.handle.shared.trim(oldest.get())
+    }
+
+    /// Syncs what was appended, and releases the directory before it returns, whatever happens.
+    /// Every clone answers `Closed` from here on.
+    ///
+    /// # Errors
+    ///
+    /// `Poisoned` with its cause when a write or sync had failed or fails here; `StoreFull` or `Io`
+    /// when only the last slot could not be written: the records are durable then; `Closed` when a
+    /// clone was closed before.
+    ///
+    /// # Durability
+    ///
+    /// When this returns `Ok`, every record that was appended.
+    pub fn close(self) -> Result<()> {
+        self.handle.close()
+    }
+
+    /// Writes a slot that states the durable LSN, as a log does after 10 ms without an append.
+    ///
+    /// # Errors
+    ///
+    /// `Poisoned`, `Closed`. A refusal to write the slot is none.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn write_idle_slot(&self) -> Result<()> {
+        let shared = &self.handle.shared;
+        let gate = shared.gate();
+        gate.check_open()?;
+        shared.write_idle_slot(gate).check_open()
+    }
+}
+
+impl Handle {
+    fn close(&self) -> Result<()> {
+        let closed = self.shared.close();
+        if closed.as_ref().is_err_and(|e| e.kind() == ErrorKind::Closed) {
+            return closed; // by another clone, which may be at it
+        }
+        let background = lock(&self.background).take();
+        // A waker that the background thread calls may own the last clone: it cannot wait for
+        // itself, and has no I/O under way then.
+        if let Some(background) = background
+            && background.thread().id() != thread::current().id()
+            && background.join().is_err()
+        {
+            tracing::error!("the log's thread panicked");
+        }
+        // Only here: every write has returned.
+        drop(lock(&self.shared.lock).take());
+        closed
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        match self.close() {
+            Err(e) if e.kind() != ErrorKind::Closed => {
+                tracing::warn!(error = %e, "the log was dropped and did not close well");
+            }
+            _ => {}
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

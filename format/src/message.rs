@@ -12,6 +12,7 @@ mod scope;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use crate::error::{DecodeError, DecodeErrorKind, EncodeError, EncodeErrorKind};
 use crate::limits::{PROPERTY_COUNT_MAX, PROPERTY_KEY_LEN_MAX, PROPERTY_VALUE_LEN_MAX};
@@ -85,6 +86,13 @@ impl<'a> Message<'a> {
         self.entry(key).map(|entry| entry.value)
     }
 
+    /// Where the encoded value under `key` stands in the record, in bytes.
+    #[must_use]
+    pub fn value_range(&self, key: &str) -> Option<Range<usize>> {
+        let entry = self.entry(key)?;
+        Some(entry.value_at..entry.value_at.saturating_add(entry.value.len()))
+    }
+
     /// The typed value of a known key; `None` where the message has none.
     ///
     /// # Errors
@@ -119,6 +127,27 @@ impl<'a> Message<'a> {
         Chunk::new(index_value, total_value)
             .map(Some)
             .ok_or_else(|| DecodeError::field(index.value_at, CHUNK_INDEX, u64::from(index_value)))
+    }
+
+    /// Decodes the value of every key that this crate knows.
+    ///
+    /// # Errors
+    ///
+    /// The first one's, in the order of SPEC 13.1.
+    pub fn check_known(&self) -> Result<(), DecodeError> {
+        self.property::<Version>()?;
+        self.property::<MessageType>()?;
+        self.property::<WriterTerm>()?;
+        self.property::<TimeTick>()?;
+        self.property::<LastConfirmed>()?;
+        self.property::<Vchannel>()?;
+        self.property::<BroadcastHeader>()?;
+        self.property::<Scope>()?;
+        self.property::<Fingerprint>()?;
+        self.property::<TraceContext>()?;
+        self.chunk()?;
+        self.property::<SliceStamp>()?;
+        Ok(())
     }
 
     fn entry(&self, key: &str) -> Option<Entry<'a>> {

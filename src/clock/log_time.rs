@@ -7,7 +7,7 @@
 //!
 //! The rules are in `Rules`, pure; [`LogTime`] feeds them a [`Clock`].
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use oncelog_format::message::TimeTick;
@@ -71,66 +71,60 @@ impl LogTime {
     /// Starts from the newest time in the log, in milliseconds; `None` for a log without a record,
     /// which believes the wall clock whatever it says.
     pub fn start(&self, newest_ms: Option<u64>) {
-        let now = self.observe();
-        *self.locked() = Some(Rules::start(newest_ms, now, self.limits));
+        self.with(|rules, now| *rules = Some(Rules::start(newest_ms, now, self.limits)));
     }
 
     /// Raises log time to a time that another writer put into the log.
     pub fn raise(&self, newest_ms: u64) {
-        let now = self.observe();
-        if let Some(rules) = &mut *self.locked() {
-            rules.raise(newest_ms, now);
-        }
+        self.with(|rules, now| {
+            if let Some(rules) = rules {
+                rules.raise(newest_ms, now);
+            }
+        });
     }
 
     /// Believes the wall clock where it is ahead, because an operator said so; answers log time
     /// after that. The caller records the verb.
     pub fn rebase(&self) -> u64 {
-        let now = self.observe();
-        self.locked().as_mut().map_or(now.wall_ms, |rules| rules.rebase(now))
+        self.with(|rules, now| rules.as_mut().map_or(now.wall_ms, |rules| rules.rebase(now)))
     }
 
     /// Whether a wall clock far ahead is not believed (yet): nothing expires or is trimmed by age.
     #[must_use]
     pub fn clock_held(&self) -> bool {
-        let now = self.observe();
-        self.locked().as_mut().is_none_or(|rules| {
-            rules.advance(now);
-            rules.is_held()
-        })
+        self.with(|rules, now| rules.as_mut().is_none_or(|rules| rules.is_held(now)))
     }
 
     /// Wall clock minus log time in milliseconds.
     #[must_use]
     pub fn offset_ms(&self) -> i64 {
-        let now = self.observe();
-        let time = self.locked().as_mut().map_or(now.wall_ms, |rules| rules.advance(now));
-        let (ahead, behind) = (now.wall_ms.saturating_sub(time), time.saturating_sub(now.wall_ms));
-        let signed = |ms| i64::try_from(ms).unwrap_or(i64::MAX);
-        signed(ahead).saturating_sub(signed(behind))
+        let (wall_ms, time) = self.with(|rules, now| (now.wall_ms, log_time(rules, now)));
+        let signed = |ms: u64| i64::try_from(ms).unwrap_or(i64::MAX);
+        signed(wall_ms.saturating_sub(time)).saturating_sub(signed(time.saturating_sub(wall_ms)))
     }
 
-    fn observe(&self) -> Now {
+    /// Looks at the clocks under the lock: two callers never see them in different orders.
+    fn with<T>(&self, step: impl FnOnce(&mut Option<Rules>, Now) -> T) -> T {
+        // The rules hold after every step, so a panic elsewhere leaves nothing half done.
+        let mut rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
         // A clock beyond what a time tick holds is as wrong as can be; it must not also be fatal.
         let wall_ms = self.clock.wall_ms().min(TimeTick::MS_MAX);
-        Now { wall_ms, monotonic: self.clock.monotonic() }
-    }
-
-    fn locked(&self) -> MutexGuard<'_, Option<Rules>> {
-        // The rules hold after every step, so a panic elsewhere leaves nothing half done.
-        self.rules.lock().unwrap_or_else(PoisonError::into_inner)
+        step(&mut rules, Now { wall_ms, monotonic: self.clock.monotonic() })
     }
 }
 
 impl Clock for LogTime {
     fn wall_ms(&self) -> u64 {
-        let now = self.observe();
-        self.locked().as_mut().map_or(now.wall_ms, |rules| rules.advance(now))
+        self.with(log_time)
     }
 
     fn monotonic(&self) -> Duration {
         self.clock.monotonic()
     }
+}
+
+fn log_time(rules: &mut Option<Rules>, now: Now) -> u64 {
+    rules.as_mut().map_or(now.wall_ms, |rules| rules.advance(now))
 }
 
 /// What both clocks show at one instant.
@@ -171,7 +165,8 @@ impl Rules {
         self.weigh(now, self.limits.step_max)
     }
 
-    fn is_held(&self) -> bool {
+    fn is_held(&mut self, now: Now) -> bool {
+        self.advance(now);
         self.lead.is_some()
     }
 
@@ -221,7 +216,7 @@ impl Rules {
 
     fn set(&mut self, time_ms: u64, now: Now) {
         self.base_ms = time_ms;
-        self.base_at = self.base_at.max(now.monotonic);
+        self.base_at = now.monotonic;
     }
 }
 

@@ -80,6 +80,10 @@ impl Io for FsIo {
         // Not `File::sync_all`, which repeats an interrupted call.
         Ok(rustix::fs::fsync(File::open(dir)?)?)
     }
+
+    fn random(&self, buf: &mut [u8]) -> io::Result<()> {
+        getrandom::fill(buf).map_err(|e| io::Error::other(e.to_string()))
+    }
 }
 
 /// An open file of the machine.

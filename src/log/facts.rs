@@ -96,7 +96,9 @@ pub(crate) enum SlotFacts {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FooterFacts {
     /// No footer; `zeros` when the file ends in zeros, as one that was never sealed does.
-    Absent { zeros: bool },
+    Absent {
+        zeros: bool,
+    },
     /// Consistent in itself; its entries are left out, so that memory does not grow with the log.
     Valid(Footer),
     Damaged(DecodeError),
@@ -122,8 +124,7 @@ impl SegmentFacts {
     pub(crate) fn read(io: &dyn Io, path: &Path) -> Result<Self> {
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
         let name = name.unwrap_or_default();
-        Self::read_from(io, path, name)
-            .map_err(|e| Error::io("cannot read the segment", path, e))
+        Self::read_from(io, path, name).map_err(|e| Error::io("cannot read the segment", path, e))
     }
 
     fn read_from(io: &dyn Io, path: &Path, name: String) -> io::Result<Self> {

@@ -152,6 +152,10 @@ pub enum FindingKind {
     Stray,
     /// The segment was judged without its log: whether it has a successor is not known.
     SuccessorUnseen,
+    /// Bytes beside the header and the slots that must be zero and are not.
+    GapDamaged,
+    /// What a live writer had not finished while it was looked at.
+    InFlight,
 }
 
 impl FindingKind {
@@ -181,6 +185,8 @@ impl FindingKind {
             Self::Spare => "spare",
             Self::Stray => "stray",
             Self::SuccessorUnseen => "successor_unseen",
+            Self::GapDamaged => "gap_damaged",
+            Self::InFlight => "in_flight",
         }
     }
 
@@ -210,6 +216,8 @@ impl FindingKind {
             Self::Spare => "the spare is ignored",
             Self::Stray => "the file is ignored",
             Self::SuccessorUnseen => "the segment was judged by itself",
+            Self::GapDamaged => "no record is concerned",
+            Self::InFlight => "a writer is at work there",
         }
     }
 }

@@ -69,7 +69,8 @@ impl Survey {
                 (self.uuid, self.identified) = (Some(uuid), true);
                 if self.listing.segments.is_empty() {
                     // @B
-                    let gone = Finding::new(FindingKind::SegmentsGone, Severity::Corrupt, &self.dir);
+                    let gone =
+                        Finding::new(FindingKind::SegmentsGone, Severity::Corrupt, &self.dir);
                     self.findings.push(gone.saying(format!("segments of {uuid}"), "none"));
                 }
             }
@@ -110,9 +111,8 @@ impl Survey {
 
     /// The header of a segment that belongs here.
     fn admit(&mut self, facts: &SegmentFacts) -> std::result::Result<SegmentHeader, Finding> {
-        let finding = |kind, severity| {
-            Finding::new(kind, severity, &facts.path).in_segment(facts.number())
-        };
+        let finding =
+            |kind, severity| Finding::new(kind, severity, &facts.path).in_segment(facts.number());
         let header = facts.header.map_err(|e| {
             let (kind, severity) = if facts.is_unsupported() {
                 (FindingKind::VersionUnsupported, Severity::Unsupported) // @D
@@ -182,7 +182,8 @@ impl Survey {
     /// `whole`: the log was seen, so that what its slots say of the oldest LSN holds for it.
     fn judge_segments(&mut self, io: &dyn Io, check: Check, whole: bool) -> Result<()> {
         let refused = self.refused.iter().map(SegmentFacts::number).min();
-        let mut reached = self.damage().is_none_or(|_| refused.is_some());
+        let unordered = [FindingKind::OrderBroken, FindingKind::RecordsMissing];
+        let mut reached = !self.findings.iter().any(|f| unordered.contains(&f.kind));
         let mut segments = std::mem::take(&mut self.segments);
         let firsts: Vec<u64> = segments.iter().map(|segment| segment.header.first_lsn).collect();
         for (i, segment) in segments.iter_mut().enumerate() {
@@ -201,7 +202,7 @@ impl Survey {
             reached &= !told.iter().any(|f| f.severity >= Severity::Unsupported);
         }
         self.segments = segments;
-        if !reached {
+        if !reached || refused.is_some() {
             self.tail = None;
         }
         Ok(())
@@ -274,8 +275,7 @@ impl Survey {
         segment.take(&frames, &behind);
         let slots = segment.facts.valid_slots().map(|slot| slot.durable_lsn).max();
         self.proven = segment.header.first_lsn.saturating_sub(1);
-        self.proven =
-            self.proven.max(slots.unwrap_or(0)).max(frames.stated).max(behind.stated);
+        self.proven = self.proven.max(slots.unwrap_or(0)).max(frames.stated).max(behind.stated);
         let tell = |kind, severity| segment.finding(kind, severity);
         if frames.last < self.proven {
             // @N
@@ -358,7 +358,7 @@ fn holds(footer: &Footer, header: &SegmentHeader, wanted: u64) -> bool {
     footer.last_lsn == wanted && records == Some(footer.record_count)
 }
 
-fn missing(segment: &Segment, frames: &Frames, wanted: u64) -> Finding {
+pub(super) fn missing(segment: &Segment, frames: &Frames, wanted: u64) -> Finding {
     let found = frames.invalid.map_or_else(|| "none".to_owned(), |invalid| invalid.to_string());
     segment
         .finding(FindingKind::RecordMissing, Severity::Corrupt)

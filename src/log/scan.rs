@@ -111,7 +111,7 @@ pub(crate) struct Tally {
     /// Time of the last record, or the base time.
     pub(crate) time_last_ms: u64,
     pub(crate) entries: Vec<FooterEntry>,
-    records: u64,
+    pub(crate) records: u64,
 }
 
 impl Tally {
@@ -130,12 +130,18 @@ impl Tally {
         }
     }
 
+    /// The same numbers with another sparse index.
+    pub(crate) fn with_entries(&self, entries: Vec<FooterEntry>) -> Self {
+        Self { entries, ..*self }
+    }
+
     /// Counts a frame; `begins` when it is the first of its batch.
     pub(crate) fn count(&mut self, header: &FrameHeader, offset: u64, begins: bool) {
         if self.records == 0 {
             self.time_first_ms = header.time_ms;
         }
-        let behind = self.entries.last().map_or(0, |e| e.offset.saturating_add(FOOTER_STRIDE_BYTES));
+        let behind =
+            self.entries.last().map_or(0, |e| e.offset.saturating_add(FOOTER_STRIDE_BYTES));
         // Offsets above the largest segment size, in a file that no writer makes, would not fit.
         if begins && offset >= behind && offset < SEGMENT_BYTES_MAX {
             let (lsn, time_ms) = (header.lsn, header.time_ms);
@@ -176,7 +182,7 @@ struct Mark {
     time_first_ms: u64,
     time_last_ms: u64,
     entries: usize,
-    records: u64,
+    pub(crate) records: u64,
 }
 
 /// Reads frames from the first one on, until one is not valid or its LSN would be `until`.

@@ -130,7 +130,7 @@ impl Segment {
     /// Takes over what the scan of its frames found.
     pub(crate) fn take(&mut self, frames: &Frames, behind: &Behind) {
         (self.last, self.end, self.scanned) = (frames.last, frames.end, true);
-        self.tally = Tally { entries: Vec::new(), ..frames.tally.clone() };
+        self.tally = frames.tally.with_entries(Vec::new());
         let used = match &self.facts.footer {
             FooterFacts::Valid(footer) if footer.end == frames.end => footer.offset,
             _ => behind.used,

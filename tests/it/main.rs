@@ -1,1 +1,20 @@
-fn main(){}
+//! Tests of what the crate promises, through its public API. One binary, a module for each promise.
+
+#![allow(
+    clippy::disallowed_methods,
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::allow_attributes,
+    reason = "a test may stop, and looks at real files and real time"
+)]
+
+mod crash;
+mod differential;
+mod faults;
+mod kill;
+mod model;
+mod recovery;
+mod reference;
+mod tidy;

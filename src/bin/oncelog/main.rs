@@ -1,1 +1,86 @@
-fn main(){}
+//! The `oncelog` command: parses arguments, runs one subcommand, and turns its end into an exit
+//! code.
+//!
+//! Everything it knows about logs and stores comes through the public API of the library.
+//! Besides `render`, this is the only file that prints.
+
+#![expect(clippy::print_stderr, reason = "the error of a command goes to standard error")]
+
+mod append;
+mod dump;
+mod failure;
+mod inspect;
+mod logs;
+mod record;
+mod render;
+mod stats;
+mod verify;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::failure::{Exit, Failure};
+
+/// A write-ahead log with exactly-once broadcast.
+#[derive(Debug, Parser)]
+#[command(name = "oncelog", version, about, max_term_width = 100)]
+struct Cli {
+    /// One JSON object a line on standard output; an error is one object on standard error.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Append(append::Args),
+    Dump(dump::Args),
+    Inspect(inspect::Args),
+    Stats(stats::Args),
+    Verify(verify::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return refuse_arguments(&error),
+    };
+    let json = cli.json;
+    let end = match cli.command {
+        Command::Append(args) => append::run(&args),
+        Command::Dump(args) => dump::run(&args, json),
+        Command::Inspect(args) => inspect::run(&args, json),
+        Command::Stats(args) => stats::run(&args, json),
+        Command::Verify(args) => verify::run(&args, json),
+    };
+    match end {
+        Ok(exit) => exit.into(),
+        Err(failure) => {
+            if !failure.is_quiet() {
+                eprintln!("{}", render::failure(&failure, json));
+            }
+            failure.exit().into()
+        }
+    }
+}
+
+/// Help and version are no errors; anything else is usage, told in the form that was asked for.
+fn refuse_arguments(error: &clap::Error) -> ExitCode {
+    let asks_json = std::env::args_os().take_while(|arg| arg != "--").any(|arg| arg == "--json");
+    if !error.use_stderr() || !asks_json {
+        // A closed terminal leaves nobody to tell.
+        return if error.print().is_err() || error.use_stderr() {
+            Exit::Usage.into()
+        } else {
+            Exit::Clean.into()
+        };
+    }
+    let text = error.to_string();
+    let first = text.lines().next().unwrap_or_default();
+    let message = first.strip_prefix("error: ").unwrap_or(first);
+    let failure = Failure::usage(message);
+    eprintln!("{}", render::failure(&failure, true));
+    failure.exit().into()
+}

@@ -1,0 +1,177 @@
+//! `oncelog config`: the configuration file, read and checked as one value.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use oncelog::io::{Io, OpenHow};
+use oncelog::{Policy, Setting, Violation, WindowFull};
+use serde_json::json;
+use toml::{Table, Value};
+
+use crate::failure::{Exit, Failure};
+use crate::render::Out;
+
+/// Read and check a configuration file.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Verb {
+    /// Explain the policy: exit 0, or 1 with every rule that it breaks.
+    Check {
+        /// The TOML file.
+        file: PathBuf,
+    },
+}
+
+/// Largest configuration file, in bytes; real ones have a screen of lines.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
+    let Verb::Check { file } = &args.verb;
+    let (policy, broken) = read(file)?;
+    let mut out = Out::new(json);
+    for violation in &broken {
+        if json {
+            out.object(&json!({
+                "name": violation.name,
+                "rule": violation.rule,
+                "expected": violation.expected,
+                "found": violation.found,
+            }))?;
+        } else {
+            out.line(&format!("broken: {violation}"))?;
+        }
+    }
+    let facts = explain(&policy);
+    if json {
+        let values: serde_json::Map<String, serde_json::Value> =
+            facts.iter().map(|(name, value, _)| ((*name).to_owned(), json!(value))).collect();
+        out.object(&json!({ "policy": values, "valid": broken.is_empty() }))?;
+    } else {
+        for (name, value, meaning) in &facts {
+            out.line(&format!("{name} = {value}: {meaning}"))?;
+        }
+    }
+    out.flush()?;
+    Ok(if broken.is_empty() { Exit::Clean } else { Exit::Failed })
+}
+
+/// The policy of a configuration file, where it breaks no rule; the default without a file.
+pub(crate) fn load(file: Option<&Path>) -> Result<Policy, Failure> {
+    let Some(file) = file else { return Ok(Policy::default()) };
+    let (policy, broken) = read(file)?;
+    if broken.is_empty() {
+        return Ok(policy);
+    }
+    let rules: Vec<String> = broken.iter().map(ToString::to_string).collect();
+    Err(Failure::Usage { message: rules.join("; "), path: Some(file.to_path_buf()) })
+}
+
+/// The policy that a file states, and every rule that it breaks.
+fn read(file: &Path) -> Result<(Policy, Vec<Violation>), Failure> {
+    let text = text_of(file)?;
+    let table: Table = text.parse().map_err(|error: toml::de::Error| Failure::Usage {
+        message: format!("not a TOML file: {}", one_line(&error, &text)),
+        path: Some(file.to_path_buf()),
+    })?;
+    let mut policy = Policy::default();
+    let mut broken = Vec::new();
+    for (section, values) in &table {
+        let Value::Table(values) = values else {
+            broken.push(Violation::unknown(section, "[retention]"));
+            continue;
+        };
+        if section != "retention" {
+            broken.push(Violation::unknown(section, "[retention]"));
+            continue;
+        }
+        for (name, value) in values {
+            let shown = value.to_string();
+            let setting = match value {
+                Value::String(text) => Setting::Text(text),
+                Value::Integer(number) => Setting::Integer(*number),
+                Value::Boolean(flag) => Setting::Flag(*flag),
+                _ => Setting::Text(&shown),
+            };
+            broken.extend(policy.set(name, setting).err());
+        }
+    }
+    broken.extend(policy.violations());
+    Ok((policy, broken))
+}
+
+fn text_of(file: &Path) -> Result<String, Failure> {
+    let fail = |source| Failure::Stream {
+        message: "cannot read the configuration".into(),
+        path: Some(file.to_path_buf()),
+        source,
+    };
+    let usage = |message: String| Failure::Usage { message, path: Some(file.to_path_buf()) };
+    let source = oncelog::io::fs::FsIo::new().open(file, OpenHow::Read).map_err(fail)?;
+    let len = source.len().map_err(fail)?;
+    if len > FILE_BYTES_MAX {
+        return Err(usage(format!("expected at most {FILE_BYTES_MAX} bytes, found {len}")));
+    }
+    let mut bytes = vec![0; usize::try_from(len).unwrap_or_default()];
+    let read = source.read_full_at(&mut bytes, 0).map_err(fail)?;
+    bytes.truncate(read);
+    String::from_utf8(bytes).map_err(|error| {
+        usage(format!("not UTF-8 at byte {}", error.utf8_error().valid_up_to()))
+    })
+}
+
+/// What a parser says, with the line it speaks of.
+fn one_line(error: &toml::de::Error, text: &str) -> String {
+    let line = error.span().and_then(|span| text.get(..span.start)).map(|before| {
+        let number = before.matches('\n').count() + 1;
+        format!("line {number}: ")
+    });
+    format!("{}{}", line.unwrap_or_default(), error.message())
+}
+
+/// Each value, and what it means for a caller.
+fn explain(policy: &Policy) -> Vec<(&'static str, String, &'static str)> {
+    let (full, meaning) = match policy.window_full {
+        WindowFull::EvictOldest => {
+            ("evict_oldest", "a full window drops its oldest key; keys promise no instant")
+        }
+        _ => ("refuse", "a full window refuses new keys; every accepted key keeps its promise"),
+    };
+    let rate = policy.broadcasts_per_hour_max.map_or_else(|| "-".into(), |rate| rate.to_string());
+    vec![
+        (
+            "window_lifetime",
+            duration(policy.window_lifetime),
+            "a finished key answers retries for so long",
+        ),
+        ("window_count_max", policy.window_count_max.to_string(), "keys at most, live ones all"),
+        (
+            "principal_share_max",
+            format!("{}%", policy.principal_share_max),
+            "of the keys for one principal beside others",
+        ),
+        ("task_retention", duration(policy.task_retention), "a finished job is kept for so long"),
+        ("check_interval", duration(policy.check_interval), "between two sweeps of expired keys"),
+        ("window_full", full.into(), meaning),
+        ("retry_age_max", duration(policy.retry_age_max), "a task is retried for so long, then parked"),
+        ("broadcasts_per_hour_max", rate, "keyed broadcasts that the operator expects"),
+    ]
+}
+
+/// A duration in the largest units that say it exactly.
+fn duration(value: Duration) -> String {
+    let units = [(3_600_000, "h"), (60_000, "m"), (1_000, "s"), (1, "ms")];
+    let mut rest = value.as_millis();
+    let mut text = String::new();
+    for (ms, unit) in units {
+        if rest >= ms {
+            text.push_str(&format!("{}{unit}", rest / ms));
+            rest %= ms;
+        }
+    }
+    if text.is_empty() { "0ms".into() } else { text }
+}

@@ -1,0 +1,123 @@
+//! How a command ends: its exit codes, and the errors that are not the library's own.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use oncelog::{Error, ErrorKind};
+
+/// The exit codes of the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Exit {
+    /// Done, nothing to report.
+    Clean,
+    /// Failed for a reason of this machine or of the input's content.
+    Failed,
+    /// The call has to be changed.
+    Usage,
+    /// A torn tail and nothing else.
+    Torn,
+    /// Corrupt or degraded.
+    Corrupt,
+    /// Bytes of a format that this program does not know.
+    Unsupported,
+    /// Refused by the contract.
+    Refused,
+    /// The same command may be retried.
+    NotNow,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(match exit {
+            Exit::Clean => 0,
+            Exit::Failed => 1,
+            Exit::Usage => 2,
+            Exit::Torn => 3,
+            Exit::Corrupt => 4,
+            Exit::Unsupported => 5,
+            Exit::Refused => 6,
+            Exit::NotNow => 7,
+        })
+    }
+}
+
+/// Why a command did not reach its end.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The library's answer.
+    Library(Error),
+    /// The arguments cannot be what the caller means.
+    Usage {
+        /// What is wrong with them.
+        message: String,
+        /// The file or directory that they name.
+        path: Option<PathBuf>,
+    },
+    /// Something of the command line itself is above its limit.
+    Limit(String),
+    /// Standard input or a file that is no part of a log.
+    Stream {
+        /// What was tried.
+        message: String,
+        /// The file, where it is one.
+        path: Option<PathBuf>,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// Nobody reads standard output any more.
+    Pipe(Exit),
+}
+
+impl Failure {
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self::Usage { message: message.into(), path: None }
+    }
+
+    /// The answer to a failed write to standard output.
+    pub(crate) fn output(source: io::Error) -> Self {
+        if source.kind() == io::ErrorKind::BrokenPipe {
+            return Self::Pipe(Exit::Clean);
+        }
+        Self::Stream { message: "cannot write to standard output".into(), path: None, source }
+    }
+
+    pub(crate) fn is_quiet(&self) -> bool {
+        matches!(self, Self::Pipe(_))
+    }
+
+    pub(crate) fn exit(&self) -> Exit {
+        match self {
+            Self::Library(error) => exit_of(error.kind()),
+            Self::Usage { .. } => Exit::Usage,
+            Self::Limit(_) | Self::Stream { .. } => Exit::Failed,
+            Self::Pipe(exit) => *exit,
+        }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Library(error)
+    }
+}
+
+/// The exit code of an error of the library.
+fn exit_of(kind: ErrorKind) -> Exit {
+    match kind {
+        ErrorKind::InvalidInput => Exit::Usage,
+        ErrorKind::Corrupt => Exit::Corrupt,
+        ErrorKind::Unsupported => Exit::Unsupported,
+        ErrorKind::Conflict | ErrorKind::WindowFull => Exit::Refused,
+        ErrorKind::Busy
+        | ErrorKind::Recovering
+        | ErrorKind::OutcomeUnknown
+        | ErrorKind::StoreFull
+        | ErrorKind::Poisoned
+        | ErrorKind::Fenced
+        | ErrorKind::LockTimeout
+        | ErrorKind::InFlight
+        | ErrorKind::Parked => Exit::NotNow,
+        _ => Exit::Failed,
+    }
+}

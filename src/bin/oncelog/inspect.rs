@@ -1,0 +1,117 @@
+//! `oncelog inspect`: a store, a log or a segment at a glance.
+
+use std::path::PathBuf;
+
+use oncelog::{Lsn, SegmentInfo};
+use serde_json::{Map, Value, json};
+
+use crate::failure::{Exit, Failure};
+use crate::logs::{self, Seen};
+use crate::render::{self, Out, count};
+
+/// Show segments, ends and findings; never writes, works beside a live writer.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// A store, a log or a segment.
+    path: PathBuf,
+}
+
+pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
+    let mut out = Out::new(json);
+    let mut exit = Exit::Clean;
+    for seen in logs::open(&args.path)? {
+        if json {
+            out.object(&log_object(&seen))?;
+        } else {
+            print(&seen, &mut out)?;
+        }
+        exit = exit.max(logs::exit(seen.view.severity()));
+    }
+    out.flush()?;
+    Ok(exit)
+}
+
+fn log_object(seen: &Seen) -> Value {
+    let view = &seen.view;
+    let mut object = Map::new();
+    seen.tag(&mut object);
+    object.insert("path".into(), json!(view.path().display().to_string()));
+    object.insert("uuid".into(), json!(view.uuid().map(|uuid| uuid.to_string())));
+    object.insert("status".into(), json!(logs::status(view.severity())));
+    object.insert("oldest_lsn".into(), json!(view.oldest_lsn().get()));
+    object.insert("last_lsn".into(), json!(view.last_lsn().map(Lsn::get)));
+    object.insert("durable_lsn".into(), json!(view.proven_lsn().map(Lsn::get)));
+    object.insert("file_bytes".into(), json!(file_bytes(seen)));
+    let segments: Vec<Value> = view.segments().iter().map(|info| segment(seen, info)).collect();
+    object.insert("segments".into(), json!(segments));
+    let findings: Vec<Value> = view.findings().iter().map(|f| seen.finding(f)).collect();
+    object.insert("findings".into(), json!(findings));
+    // Retention holds nothing back: what is trimmed, is trimmed by a call.
+    object.insert("why_not_trimmed".into(), json!([]));
+    Value::Object(object)
+}
+
+fn segment(seen: &Seen, info: &SegmentInfo) -> Value {
+    json!({
+        "segment": seen.file(&info.path),
+        "number": info.number.get(),
+        "first_lsn": info.first_lsn.get(),
+        "last_lsn": info.last_lsn.map(Lsn::get),
+        "records": info.records,
+        "file_bytes": info.file_bytes,
+        "end_offset": info.end_offset,
+        "dead_bytes": info.dead_bytes,
+        "time_first": info.time_first_ms.map(render::time),
+        "time_last": info.time_last_ms.map(render::time),
+        "slot_counter": info.slot_counter,
+        "slot_durable_lsn": info.slot_durable_lsn.map(Lsn::get),
+        "footer": info.has_footer,
+        "tail": info.is_tail,
+    })
+}
+
+fn file_bytes(seen: &Seen) -> u64 {
+    seen.view.segments().iter().map(|info| info.file_bytes).sum()
+}
+
+fn print(seen: &Seen, out: &mut Out) -> Result<(), Failure> {
+    let view = &seen.view;
+    let name =
+        if seen.name.is_empty() { view.path().display().to_string() } else { seen.name.clone() };
+    let shown = |lsn: Option<Lsn>| lsn.map_or_else(|| "-".into(), |lsn| count(lsn.get()));
+    out.line(&format!(
+        "{name}: {}, LSN {} to {}, durable {}, {} bytes",
+        logs::status(view.severity()),
+        count(view.oldest_lsn().get()),
+        shown(view.last_lsn()),
+        shown(view.proven_lsn()),
+        count(file_bytes(seen)),
+    ))?;
+    let segments = view.segments();
+    if !segments.is_empty() {
+        out.line(&format!(
+            "  {:<35} {:>12} {:>12} {:>14} {:>12}  {}",
+            "segment", "first", "last", "bytes", "end", "state"
+        ))?;
+    }
+    for info in &segments {
+        let name = info.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let state = match (info.is_tail, info.has_footer) {
+            (true, true) => "tail, sealed",
+            (true, false) => "tail",
+            (false, true) => "sealed",
+            (false, false) => "sealed, no footer",
+        };
+        out.line(&format!(
+            "  {name:<35} {:>12} {:>12} {:>14} {:>12}  {state}",
+            count(info.first_lsn.get()),
+            shown(info.last_lsn),
+            count(info.file_bytes),
+            format!("{:#x}", info.end_offset),
+        ))?;
+    }
+    for finding in view.findings() {
+        out.line(&format!("  {}", seen.finding_line(finding)))?;
+    }
+    Ok(())
+}

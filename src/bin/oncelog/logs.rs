@@ -1,0 +1,132 @@
+//! The logs at a path, as every command that reads sees them.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use oncelog::{Finding, LogView, Place, Record, SegmentId, Severity};
+use serde_json::{Map, Value, json};
+
+use crate::failure::{Exit, Failure};
+use crate::render;
+
+/// A log, or a segment of one, with what it is called below the path that was given.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    /// Empty for a log or a segment, else `control` or `channels/NAME`.
+    pub(crate) name: String,
+    pub(crate) view: LogView,
+    /// The files of the segments.
+    files: BTreeMap<SegmentId, String>,
+}
+
+/// Looks at the store, log or segment at a path.
+pub(crate) fn open(path: &Path) -> Result<Vec<Seen>, Failure> {
+    let io: Arc<dyn oncelog::io::Io> = Arc::new(oncelog::io::fs::FsIo::new());
+    let place = Place::at(&*io, path)?;
+    let mut logs = Vec::new();
+    for (name, path) in place.logs() {
+        logs.push(Seen::new(name.clone(), LogView::open(path, Arc::clone(&io))?));
+    }
+    Ok(logs)
+}
+
+impl Seen {
+    pub(crate) fn new(name: String, view: LogView) -> Self {
+        let mut seen = Self { name, view, files: BTreeMap::new() };
+        let segments = seen.view.segments();
+        seen.files = segments.iter().map(|info| (info.number, seen.file(&info.path))).collect();
+        seen
+    }
+
+    /// A file of the log, as a path below the one that was given.
+    pub(crate) fn file(&self, path: &Path) -> String {
+        let name = path.file_name().map(PathBuf::from).unwrap_or_default();
+        Path::new(&self.name).join(name).display().to_string()
+    }
+
+    /// The segment that a record stands in.
+    pub(crate) fn segment(&self, record: &Record) -> String {
+        self.files.get(&record.segment).cloned().unwrap_or_default()
+    }
+
+    /// The object that a finding is printed as.
+    pub(crate) fn finding(&self, finding: &Finding) -> Value {
+        let mut object = Map::new();
+        object.insert("kind".into(), json!(finding.kind.as_str()));
+        object.insert("severity".into(), json!(severity(finding.severity)));
+        self.tag(&mut object);
+        object.insert("segment".into(), json!(self.file(&finding.path)));
+        object.insert("offset".into(), json!(finding.offset));
+        object.insert("lsn".into(), json!(finding.lsn));
+        object.insert("expected".into(), json!(finding.expected));
+        object.insert("found".into(), json!(finding.found));
+        object.insert("consequence".into(), json!(finding.kind.consequence()));
+        Value::Object(object)
+    }
+
+    /// The line that a finding is printed as.
+    pub(crate) fn finding_line(&self, finding: &Finding) -> String {
+        let mut line = format!("{:<11} {}", severity(finding.severity), self.file(&finding.path));
+        if let Some(offset) = finding.offset {
+            render::write_to(&mut line, format_args!(" at {offset:#x}"));
+        }
+        if let Some(lsn) = finding.lsn {
+            render::write_to(&mut line, format_args!(", LSN {lsn}"));
+        }
+        let (expected, found) = (&finding.expected, &finding.found);
+        match (expected.is_empty(), found.is_empty()) {
+            (false, false) => {
+                render::write_to(&mut line, format_args!(": expected {expected}, found {found}"));
+            }
+            (false, true) => render::write_to(&mut line, format_args!(": expected {expected}")),
+            (true, false) => render::write_to(&mut line, format_args!(": {found}")),
+            (true, true) => {}
+        }
+        render::write_to(&mut line, format_args!("; {}", finding.kind.consequence()));
+        line
+    }
+
+    /// Names the log in an object, where there may be several.
+    pub(crate) fn tag(&self, object: &mut Map<String, Value>) {
+        if !self.name.is_empty() {
+            object.insert("log".into(), json!(self.name));
+        }
+    }
+}
+
+/// A severity as it is printed.
+fn severity(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Torn => "torn",
+        Severity::Degraded => "degraded",
+        Severity::Corrupt => "corrupt",
+        Severity::Unsupported => "unsupported",
+        _ => "info",
+    }
+}
+
+/// The `status` of a summary: damage to a copy is `corrupt`, too; its findings tell the two apart.
+pub(crate) fn status(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Torn => "torn",
+        Severity::Degraded | Severity::Corrupt => "corrupt",
+        Severity::Unsupported => "unsupported",
+        _ => "clean",
+    }
+}
+
+/// The exit code of a verdict, where `degraded` counts.
+pub(crate) fn strict_exit(severity: Severity) -> Exit {
+    match severity {
+        Severity::Torn => Exit::Torn,
+        Severity::Degraded | Severity::Corrupt => Exit::Corrupt,
+        Severity::Unsupported => Exit::Unsupported,
+        _ => Exit::Clean,
+    }
+}
+
+/// The exit code of a verdict for who only wants the records.
+pub(crate) fn exit(severity: Severity) -> Exit {
+    if severity == Severity::Degraded { Exit::Clean } else { strict_exit(severity) }
+}

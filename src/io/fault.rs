@@ -1,0 +1,263 @@
+//! Faults at chosen calls of a [`MemIo`](super::mem::MemIo): an error, a short write, the end of
+//! the process.
+//!
+//! A fault is armed for the n-th call of a kind from then on. This module counts and chooses; what
+//! a fault does to the bytes is decided where the bytes are.
+
+use std::io;
+
+/// One call of [`Io`](super::Io) or [`IoFile`](super::IoFile).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum CallKind {
+    /// Opening an existing file.
+    Open,
+    /// Making a file.
+    Create,
+    /// Listing a directory.
+    List,
+    /// Asking what stands at a path.
+    Kind,
+    /// Renaming.
+    Rename,
+    /// Removing a name.
+    Remove,
+    /// Making a directory.
+    CreateDir,
+    /// Syncing a directory.
+    SyncDir,
+    /// Asking for a length.
+    Len,
+    /// Reading.
+    Read,
+    /// Writing.
+    Write,
+    /// Syncing a file.
+    Sync,
+    /// Setting a length.
+    SetLen,
+    /// Reserving blocks.
+    Allocate,
+    /// Locking.
+    Lock,
+    /// Mapping.
+    Map,
+    /// Asking for random bytes.
+    Random,
+}
+
+impl CallKind {
+    /// True for a call that changes what a crash leaves: a persistence point.
+    #[must_use]
+    pub const fn is_persist(self) -> bool {
+        matches!(
+            self,
+            Self::Create
+                | Self::Rename
+                | Self::Remove
+                | Self::CreateDir
+                | Self::SyncDir
+                | Self::Write
+                | Self::Sync
+                | Self::SetLen
+                | Self::Allocate
+        )
+    }
+}
+
+/// Which calls a fault counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Which {
+    /// Every call.
+    Any,
+    /// Every persistence point.
+    Persist,
+    /// The calls of one kind.
+    Kind(CallKind),
+}
+
+impl Which {
+    const fn covers(self, kind: CallKind) -> bool {
+        match self {
+            Self::Any => true,
+            Self::Persist => kind.is_persist(),
+            Self::Kind(wanted) => wanted as u8 == kind as u8,
+        }
+    }
+}
+
+/// What happens instead of the call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fault {
+    /// The call fails with this error number of the system and does nothing else, but for a sync:
+    /// there any part of what was unsynced has reached the disk, and all of it counts as synced,
+    /// unless the error is `EINTR`.
+    Error(i32),
+    /// A read or a write takes this many bytes at most; other calls are not touched.
+    Short(usize),
+    /// The process ends before the call: it and every later one answer [`is_stopped`].
+    Stop,
+}
+
+/// `EINTR`: interrupted by a signal.
+pub const EINTR: i32 = 4;
+/// `EIO`: the device failed.
+pub const EIO: i32 = 5;
+/// `EMFILE`: too many open files.
+pub const EMFILE: i32 = 24;
+/// `ENOSPC`: no block is free.
+pub const ENOSPC: i32 = 28;
+/// `EROFS`: the file system became read-only.
+pub const EROFS: i32 = 30;
+/// `EDQUOT`: the quota is used up.
+pub const EDQUOT: i32 = 122;
+
+/// The error of every call of a process that has ended.
+#[derive(Debug, thiserror::Error)]
+#[error("the process has ended")]
+struct Stopped;
+
+/// The error of a call after [`Fault::Stop`].
+pub(super) fn stopped() -> io::Error {
+    io::Error::other(Stopped)
+}
+
+/// True when the error says that the process has ended at [`Fault::Stop`].
+#[must_use]
+pub fn is_stopped(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|inner| inner.is::<Stopped>())
+}
+
+/// A fault and the calls that it waits for.
+#[derive(Clone, Copy, Debug)]
+struct Armed {
+    which: Which,
+    /// Calls still to come before it strikes.
+    wait: u64,
+    /// Calls that it strikes then.
+    times: u64,
+    fault: Fault,
+}
+
+/// The counters of one process and the faults that wait for it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Faults {
+    armed: Vec<Armed>,
+    calls: u64,
+    persists: u64,
+    struck: u64,
+    stopped: bool,
+}
+
+impl Faults {
+    /// Strikes at the `nth` call from here, counted from 1, and at the `times - 1` behind it.
+    pub(super) fn arm(&mut self, which: Which, nth: u64, times: u64, fault: Fault) {
+        self.armed.push(Armed { which, wait: nth.saturating_sub(1), times, fault });
+    }
+
+    pub(super) fn disarm(&mut self) {
+        self.armed.clear();
+    }
+
+    /// All calls, and those that are persistence points.
+    pub(super) const fn counts(&self) -> (u64, u64) {
+        (self.calls, self.persists)
+    }
+
+    /// Calls that a fault has met.
+    pub(super) const fn struck(&self) -> u64 {
+        self.struck
+    }
+
+    pub(super) const fn is_stopped(&self) -> bool {
+        self.stopped
+    }
+
+    pub(super) const fn stop(&mut self) {
+        self.stopped = true;
+    }
+
+    /// Counts a call and says what happens to it.
+    pub(super) fn next(&mut self, kind: CallKind) -> Option<Fault> {
+        self.calls += 1;
+        self.persists += u64::from(kind.is_persist());
+        let mut found = None;
+        for armed in self.armed.iter_mut().filter(|armed| armed.which.covers(kind)) {
+            if armed.wait > 0 {
+                armed.wait -= 1;
+            } else if armed.times > 0 {
+                armed.times -= 1;
+                found = found.or(Some(armed.fault));
+            }
+        }
+        self.armed.retain(|armed| armed.times > 0);
+        self.struck += u64::from(found.is_some());
+        found
+    }
+}
+
+/// A small generator of numbers for seeded choices (SplitMix64); the same on every machine.
+#[derive(Clone, Debug)]
+pub struct Dice {
+    state: u64,
+}
+
+impl Dice {
+    /// The sequence of a seed.
+    #[must_use]
+    pub const fn new(seed: u64) -> Self {
+        Self { state: seed }
+    }
+
+    /// The next number.
+    pub const fn roll(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        mix(self.state)
+    }
+
+    /// A number below `sides`, or 0 when there is none.
+    pub fn below(&mut self, sides: u64) -> u64 {
+        self.roll().checked_rem(sides).unwrap_or(0)
+    }
+
+    /// An index below `len`, or 0 when there is none.
+    pub fn index(&mut self, len: usize) -> usize {
+        let sides = u64::try_from(len).unwrap_or(u64::MAX);
+        usize::try_from(self.below(sides)).unwrap_or(0)
+    }
+}
+
+/// Spreads the bits of a number over all of it, bijectively.
+pub(super) const fn mix(x: u64) -> u64 {
+    let x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    x ^ (x >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fault_strikes_at_the_call_it_was_armed_for_and_no_other() {
+        let mut faults = Faults::default();
+        faults.arm(Which::Kind(CallKind::Write), 2, 1, Fault::Error(EIO));
+        assert_eq!(faults.next(CallKind::Write), None);
+        assert_eq!(faults.next(CallKind::Sync), None);
+        assert_eq!(faults.next(CallKind::Write), Some(Fault::Error(EIO)));
+        assert_eq!(faults.next(CallKind::Write), None);
+        assert_eq!(faults.counts(), (4, 4));
+    }
+
+    #[test]
+    fn a_lasting_fault_strikes_every_call() {
+        let mut faults = Faults::default();
+        faults.arm(Which::Persist, 1, u64::MAX, Fault::Error(ENOSPC));
+        assert_eq!(faults.next(CallKind::Read), None);
+        for _ in 0..3 {
+            assert_eq!(faults.next(CallKind::Allocate), Some(Fault::Error(ENOSPC)));
+        }
+    }
+}

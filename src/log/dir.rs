@@ -1,0 +1,267 @@
+//! The directory of a log: its lock, and how it comes to be (SPEC sections 4 and 10).
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use oncelog_format::lock::LOCK_LEN;
+use oncelog_format::{Owner, SegmentHeader, Slot, Uuid, encode_lock, segment_name};
+
+use super::facts::{LOCK_NAME, Listing, SPARE_SUFFIX};
+use super::options::CreateMode;
+use crate::error::{Error, ErrorKind, Result, is_full};
+use crate::io::{EntryKind, Io, IoFile, OpenHow};
+
+/// The exclusive lock of a directory; freed when dropped.
+#[derive(Debug)]
+pub(crate) struct DirLock {
+    file: Arc<dyn IoFile>,
+    path: PathBuf,
+}
+
+impl DirLock {
+    /// Takes the lock of an existing directory; makes the file where it is missing or short.
+    ///
+    /// # Errors
+    ///
+    /// `Busy` when another one holds it, `StoreFull` without space for the file, else `Io`.
+    ///
+    /// # Durability
+    ///
+    /// The file, when it is made, and its name.
+    pub(crate) fn take(io: &dyn Io, dir: &Path) -> Result<Self> {
+        let path = dir.join(LOCK_NAME);
+        let file =
+            open_or_make(io, &path).map_err(|e| refusal("cannot open the lock file", &path, e))?;
+        let locked = file.try_lock().map_err(|e| Error::io("cannot lock the file", &path, e))?;
+        if !locked {
+            let what = "the directory is in use by another writer";
+            return Err(Error::new(ErrorKind::Busy, what).at_path(path));
+        }
+        fill(&*file)
+            .map_err(|e| refusal("cannot write the lock file", &path, e))
+            .and_then(|written| if written { sync_dir(io, dir) } else { Ok(()) })?;
+        Ok(Self { file, path })
+    }
+
+    /// Writes the identity, in place: needs no space.
+    ///
+    /// # Durability
+    ///
+    /// The identity.
+    pub(crate) fn identify(&self, owner: Owner, uuid: Uuid) -> Result<()> {
+        let content = encode_lock(owner, uuid);
+        let written = self.file.write_whole_at(&content, 0).and_then(|()| self.file.sync());
+        written.map_err(|e| Error::io("cannot write the lock file", &self.path, e))
+    }
+}
+
+fn open_or_make(io: &dyn Io, path: &Path) -> io::Result<Arc<dyn IoFile>> {
+    match io.open(path, OpenHow::ReadWrite) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {}
+        opened => return opened,
+    }
+    match io.open(path, OpenHow::CreateNew) {
+        // Another process was faster: its lock decides.
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => io.open(path, OpenHow::ReadWrite),
+        made => made,
+    }
+}
+
+/// Extends the file with zeros to its length; says whether it was shorter.
+fn fill(file: &dyn IoFile) -> io::Result<bool> {
+    let len = usize::try_from(file.len()?).unwrap_or(usize::MAX);
+    let zeros = [0; LOCK_LEN];
+    let Some(missing) = zeros.get(len..).filter(|missing| !missing.is_empty()) else {
+        return Ok(false);
+    };
+    file.write_all_at(missing, u64::try_from(len).unwrap_or(u64::MAX))?;
+    file.sync()?;
+    Ok(true)
+}
+
+/// Makes sure that the directory is there and is a log's, or may become one. Touches nothing else.
+///
+/// # Errors
+///
+/// `InvalidInput` when it is something else, or `create` forbids what would follow.
+pub(crate) fn prepare(io: &dyn Io, dir: &Path, create: CreateMode) -> Result<()> {
+    let kind = io.kind(dir).map_err(|e| Error::io("cannot look at the directory", dir, e))?;
+    let refuse = |what: &'static str| Err(Error::new(ErrorKind::InvalidInput, what).at_path(dir));
+    match kind {
+        None if create == CreateMode::Never => refuse("there is no log"),
+        None => {
+            match io.create_dir(dir) {
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+                made => made.map_err(|e| refusal("cannot make the directory", dir, e))?,
+            }
+            sync_parent(io, dir)
+        }
+        Some(EntryKind::Dir) => {
+            let listing = Listing::read(io, dir)
+                .map_err(|e| Error::io("cannot list the directory", dir, e))?;
+            if listing.lock || !listing.segments.is_empty() {
+                return Ok(());
+            }
+            if create == CreateMode::Never {
+                return refuse("there is no log");
+            }
+            if !listing.strays.is_empty() {
+                return refuse("the directory holds something else");
+            }
+            // Whoever made it may not have synced its name; without permission it is not ours.
+            match sync_parent(io, dir) {
+                Err(e) if denied(&e) => Ok(()),
+                synced => synced,
+            }
+        }
+        Some(_) => refuse("not a directory"),
+    }
+}
+
+fn denied(e: &Error) -> bool {
+    let source = std::error::Error::source(e).and_then(|e| e.downcast_ref::<io::Error>());
+    source.is_some_and(|e| e.kind() == io::ErrorKind::PermissionDenied)
+}
+
+fn sync_parent(io: &dyn Io, dir: &Path) -> Result<()> {
+    match dir.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => sync_dir(io, Path::new(".")),
+        Some(parent) => sync_dir(io, parent),
+        None => Ok(()),
+    }
+}
+
+pub(crate) fn sync_dir(io: &dyn Io, dir: &Path) -> Result<()> {
+    io.sync_dir(dir).map_err(|e| Error::io("cannot sync the directory", dir, e))
+}
+
+/// `StoreFull` for a refusal for space, else `Io`.
+pub(crate) fn refusal(what: &'static str, path: &Path, e: io::Error) -> Error {
+    let kind = if is_full(&e) { ErrorKind::StoreFull } else { ErrorKind::Io };
+    Error::new(kind, what).at_path(path).with_source(e)
+}
+
+/// A prepared file that is not yet a segment.
+#[derive(Debug)]
+pub(crate) struct Spare {
+    file: Arc<dyn IoFile>,
+    path: PathBuf,
+    size: u64,
+}
+
+/// A failure while a spare becomes a segment.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    /// Nothing happened that a later attempt could meet.
+    Refused(Error),
+    /// What is on disk is not known: only opening again tells.
+    Final(Error),
+}
+
+impl Fault {
+    pub(crate) fn into_error(self) -> Error {
+        match self {
+            Self::Refused(e) | Self::Final(e) => e,
+        }
+    }
+}
+
+impl Spare {
+    /// Makes a spare for segment `number`, of `size` bytes, with every block reserved.
+    ///
+    /// # Errors
+    ///
+    /// `StoreFull` or `Io`; nothing is left behind where that is possible.
+    pub(crate) fn make(io: &dyn Io, dir: &Path, number: u64, size: u64) -> Result<Self> {
+        let path = dir.join(format!("{number:010}{SPARE_SUFFIX}"));
+        let file = match io.open(&path, OpenHow::CreateNew) {
+            // Left by an attempt that was refused; nothing in it counts.
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                io.remove(&path).and_then(|()| io.open(&path, OpenHow::CreateNew))
+            }
+            made => made,
+        };
+        let file = file.map_err(|e| refusal("cannot make a spare segment", &path, e))?;
+        let spare = Self { file, path, size };
+        if let Err(e) = spare.file.allocate(size) {
+            let error = refusal("cannot reserve a segment", &spare.path, e);
+            spare.abandon(io);
+            return Err(error);
+        }
+        Ok(spare)
+    }
+
+    /// SPEC 10, roll, steps 6 to 8: header and first slot, sync, name, sync of the directory.
+    pub(crate) fn enter(
+        self,
+        io: &dyn Io,
+        dir: &Path,
+        header: &SegmentHeader,
+        oldest_lsn: u64,
+    ) -> std::result::Result<NewSegment, Fault> {
+        let slot = Slot {
+            counter: 1,
+            durable_lsn: header.first_lsn.saturating_sub(1),
+            durable_offset: oncelog_format::limits::FRAMES_OFFSET,
+            oldest_lsn,
+            header: *header,
+        };
+        let written = self
+            .file
+            .write_whole_at(&header.encode(), 0)
+            .and_then(|()| self.file.write_whole_at(&slot.encode(), Slot::offset_of(slot.index())));
+        if let Err(e) = written {
+            let error = refusal("cannot write the segment header", &self.path, e);
+            self.abandon(io);
+            return Err(Fault::Refused(error));
+        }
+        if let Err(e) = self.file.sync() {
+            return Err(Fault::Final(Error::io("cannot sync the spare segment", &self.path, e)));
+        }
+        let path = dir.join(segment_name(header.number, header.first_lsn));
+        if let Err(e) = io.rename(&self.path, &path) {
+            let full = is_full(&e);
+            let error = refusal("cannot name the segment", &path, e);
+            if full {
+                self.abandon(io);
+                return Err(Fault::Refused(error));
+            }
+            return Err(Fault::Final(error));
+        }
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::NoDirSync) {
+            return Ok(NewSegment { file: self.file, path, header: *header, size: self.size });
+        }
+        sync_dir(io, dir).map_err(Fault::Final)?;
+        Ok(NewSegment { file: self.file, path, header: *header, size: self.size })
+    }
+
+    /// Gives the spare up; one that stays is removed by the next open.
+    pub(crate) fn abandon(self, io: &dyn Io) {
+        if let Err(e) = io.remove(&self.path) {
+            tracing::warn!(path = %self.path.display(), error = %e, "a spare stays");
+        }
+    }
+}
+
+/// A segment without a frame, durable with its name.
+#[derive(Debug)]
+pub(crate) struct NewSegment {
+    pub(crate) file: Arc<dyn IoFile>,
+    pub(crate) path: PathBuf,
+    pub(crate) header: SegmentHeader,
+    pub(crate) size: u64,
+}
+
+/// Random bytes for identities and salts.
+pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    match getrandom::fill(&mut bytes) {
+        Ok(()) => Ok(bytes),
+        Err(e) => {
+            Err(Error::new(ErrorKind::Io, "the system has no random bytes")
+                .with_source(e.to_string()))
+        }
+    }
+}

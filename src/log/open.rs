@@ -1,0 +1,304 @@
+//! Opening by a writer (SPEC section 10): lock, recover, make good what needs it.
+
+use std::io;
+use std::path::Path;
+use std::time::Duration;
+
+use oncelog_format::limits::{FRAMES_OFFSET, SEGMENT_BYTES_MAX};
+use oncelog_format::segment::MINOR;
+use oncelog_format::{FrameHeader, Owner, Place, SegmentHeader, Uuid};
+
+use super::dir::{self, DirLock, Spare};
+use super::options::{CreateMode, Options};
+use super::report::{RecoveryReport, TornEnd};
+use super::roll::next_size;
+use super::scan::{Tally, Window};
+use super::survey::{Segment, Survey, TailState};
+use super::tail::{Mark, Tail};
+use super::writer::{Gate, SegmentRef, Shared};
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::{IoFile, OpenHow};
+use crate::lsn::{Lsn, SegmentId};
+
+/// Bytes that are written again at a time.
+const COPY_LEN: usize = 1 << 20;
+
+/// Opens or makes a log; the directory is locked when this returns.
+pub(crate) fn open(path: &Path, options: &Options) -> Result<(Shared, RecoveryReport)> {
+    options.validate()?;
+    let io = &*options.io;
+    dir::prepare(io, path, options.create)?;
+    let lock = DirLock::take(io, path)?;
+    let survey = Survey::read(io, path, options.check)?;
+    if let Some(damage) = survey.damage() {
+        return Err(damage.to_error());
+    }
+    let spares = survey.listing.spares.iter().map(|name| path.join(name));
+    for spare in spares {
+        if let Err(e) = io.remove(&spare) {
+            tracing::warn!(path = %spare.display(), error = %e, "a spare stays");
+        }
+    }
+    let refuse = |what: &'static str| Err(Error::new(ErrorKind::InvalidInput, what).at_path(path));
+    if survey.is_absent() {
+        if options.create == CreateMode::Never {
+            return refuse("there is no log");
+        }
+        return create(path, options, lock, &survey);
+    }
+    if options.create == CreateMode::Always {
+        return refuse("there is a log already");
+    }
+    resume(path, options, lock, survey)
+}
+
+fn create(
+    path: &Path,
+    options: &Options,
+    lock: DirLock,
+    survey: &Survey,
+) -> Result<(Shared, RecoveryReport)> {
+    let io = &*options.io;
+    let header = SegmentHeader {
+        minor: MINOR,
+        compat: 0,
+        uuid: Uuid(dir::random()?),
+        number: survey.number_max.saturating_add(1),
+        first_lsn: 1,
+        salt: u64::from_le_bytes(dir::random()?),
+        base_time_ms: 0,
+    };
+    let spare = Spare::make(io, path, header.number, next_size(0, 0, options.segment_bytes_max))?;
+    let segment = spare.enter(io, path, &header, 1).map_err(dir::Fault::into_error)?;
+    lock.identify(Owner::Log, header.uuid)?;
+    let refs = vec![SegmentRef { path: segment.path.clone(), header }];
+    let start = Mark { lsn: 0, offset: FRAMES_OFFSET };
+    let tail = Tail::of_new(segment, 1);
+    let mut gate = gate(tail, start, Tally::new(0), refs);
+    gate.number_max = header.number;
+    let report = RecoveryReport {
+        created: true,
+        segment_count: 1,
+        oldest_lsn: Lsn::FIRST,
+        last_lsn: None,
+        proven_lsn: None,
+        torn: None,
+        leftovers_removed: Vec::new(),
+        findings: survey.findings.clone(),
+    };
+    Ok((Shared::new(path.to_owned(), options, lock, gate), report))
+}
+
+fn resume(
+    path: &Path,
+    options: &Options,
+    lock: DirLock,
+    survey: Survey,
+) -> Result<(Shared, RecoveryReport)> {
+    let io = &*options.io;
+    let Some((segment, judged)) = survey.last_segment() else {
+        return Err(Error::new(ErrorKind::Corrupt, "the log has no tail").at_path(path));
+    };
+    let file = io
+        .open(&segment.facts.path, OpenHow::ReadWrite)
+        .map_err(|e| Error::io("cannot open the segment", &segment.facts.path, e))?;
+    if survey.last > survey.proven {
+        rewrite(&*file, segment, &judged.entries, survey.proven)?;
+    }
+    let slot = segment.facts.newest_slot();
+    let tail = Tail {
+        file,
+        path: segment.facts.path.clone(),
+        header: segment.header,
+        used: judged.used.max(segment.end),
+        size: segment.facts.size,
+        bare: judged.bare,
+        sealed: judged.state == TailState::Sealed,
+        counter: slot.map_or(0, |slot| slot.counter),
+        found: slot,
+        slot_dirty: false,
+        stated: None,
+    };
+    let end = Mark { lsn: segment.last, offset: segment.end };
+    let tally = segment.tally.with_entries(judged.entries.clone());
+    let refs = survey.segments.iter().map(SegmentRef::of).collect();
+    let mut gate = gate(tail, end, tally, refs);
+    gate.number_max = survey.number_max;
+    gate.oldest = survey.oldest;
+    gate.slot_lsn = slot.map_or(0, |slot| slot.durable_lsn);
+    gate.must_roll = judged.bare || judged.state != TailState::Clean;
+    #[cfg(planted)]
+    if crate::planted::is_active(crate::planted::Bug::AppendBehindTorn)
+        && judged.state == TailState::Torn
+    {
+        gate.must_roll = judged.bare;
+    }
+    gate.leftovers = survey.leftovers.iter().map(|facts| facts.path.clone()).collect();
+    let empty = segment.last < segment.header.first_lsn && judged.state != TailState::Sealed;
+    let remake = !survey.identified && empty;
+    let uuid = segment.header.uuid;
+    let mut report = report(&survey);
+    let shared = Shared::new(path.to_owned(), options, lock, gate);
+    if remake {
+        // Creation did not finish: nothing shows that the first segment's name is durable.
+        let mut gate = shared.gate();
+        gate.must_roll = true;
+        let (gate, rolled) = shared.roll(gate, 0);
+        drop(gate);
+        rolled?;
+    }
+    if !survey.identified {
+        let lock = shared.lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(lock) = lock.as_ref() {
+            lock.identify(Owner::Log, uuid)?;
+        }
+    }
+    shared.remove_leftovers()?;
+    let kept = shared.gate().leftovers.clone();
+    let gone = survey.leftovers.iter().map(|facts| facts.path.clone());
+    report.leftovers_removed = gone.filter(|path| !kept.contains(path)).collect();
+    Ok((shared, report))
+}
+
+impl SegmentRef {
+    fn of(segment: &Segment) -> Self {
+        Self { path: segment.facts.path.clone(), header: segment.header }
+    }
+}
+
+fn gate(tail: Tail, end: Mark, tally: Tally, segments: Vec<SegmentRef>) -> Gate {
+    Gate {
+        queue: Vec::new(),
+        recycled: Vec::new(),
+        writing: 0,
+        queued_at: Duration::ZERO,
+        header: tail.header,
+        end: end.offset,
+        capacity: tail.size.min(SEGMENT_BYTES_MAX),
+        must_roll: false,
+        next_lsn: end.lsn.saturating_add(1),
+        time_ms: tally.time_last_ms,
+        written: end,
+        durable: end,
+        oldest: 1,
+        slot_lsn: end.lsn,
+        tally,
+        segments,
+        leftovers: Vec::new(),
+        number_max: tail.header.number,
+        tail: Some(tail),
+        rolling: false,
+        poison: None,
+        closed: false,
+        stop: false,
+        parked: false,
+        blocked: false,
+        waiters: Vec::new(),
+        token: 0,
+        sync_wanted: 0,
+        sync_due: 0,
+        #[cfg(planted)]
+        reused: false,
+    }
+}
+
+fn report(survey: &Survey) -> RecoveryReport {
+    let torn = survey.last_segment().filter(|(_, tail)| tail.state == TailState::Torn);
+    RecoveryReport {
+        created: false,
+        segment_count: u64::try_from(survey.segments.len()).unwrap_or(u64::MAX),
+        oldest_lsn: Lsn::at_least_first(survey.oldest),
+        last_lsn: Lsn::new(survey.last),
+        proven_lsn: Lsn::new(survey.proven),
+        torn: torn.map(|(segment, tail)| TornEnd {
+            segment: SegmentId::at_least_first(segment.header.number),
+            path: segment.facts.path.clone(),
+            bytes: segment.end..tail.used,
+        }),
+        leftovers_removed: Vec::new(),
+        findings: survey.findings.clone(),
+    }
+}
+
+/// Writes the frames above `proven` again, same bytes, same place, and syncs.
+///
+/// After a failed sync the kernel takes pages for clean that never reached the disk: a sync alone
+/// would prove nothing.
+fn rewrite(
+    file: &dyn IoFile,
+    segment: &Segment,
+    entries: &[oncelog_format::FooterEntry],
+    proven: u64,
+) -> Result<()> {
+    let path = &segment.facts.path;
+    let again = || -> io::Result<()> {
+        let from = offset_behind(file, segment, entries, proven)?;
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::ReopenOnlySyncs) {
+            return file.sync();
+        }
+        let mut bytes = vec![0; COPY_LEN];
+        let mut offset = from;
+        while offset < segment.end {
+            let left = usize::try_from(segment.end.saturating_sub(offset)).unwrap_or(usize::MAX);
+            let len = bytes.len().min(left);
+            let chunk = bytes.get_mut(..len).unwrap_or_default();
+            if file.read_full_at(chunk, offset)? < len {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            file.write_whole_at(chunk, offset)?;
+            offset = offset.saturating_add(u64::try_from(len).unwrap_or(u64::MAX));
+        }
+        file.sync()
+    };
+    again().map_err(|e| Error::io("cannot write unproven records again", path, e))
+}
+
+/// Offset of the frame behind that of `lsn`; the frames were found valid before.
+fn offset_behind(
+    file: &dyn IoFile,
+    segment: &Segment,
+    entries: &[oncelog_format::FooterEntry],
+    lsn: u64,
+) -> io::Result<u64> {
+    let entry = entries.iter().take_while(|entry| entry.lsn <= lsn).last();
+    let (mut offset, mut next) =
+        entry.map_or((FRAMES_OFFSET, segment.header.first_lsn), |entry| (entry.offset, entry.lsn));
+    let mut window = Window::new(file)?;
+    while next <= lsn && offset < segment.end {
+        let place = Place { salt: segment.header.salt, offset };
+        let room = segment.end.saturating_sub(offset);
+        let bytes = window.at(offset, FrameHeader::LEN)?;
+        let header = FrameHeader::decode(bytes, place, room)
+            .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e.to_string()))?;
+        offset = offset.saturating_add(header.frame_len());
+        next = next.saturating_add(1);
+    }
+    Ok(offset)
+}
+
+impl Shared {
+    /// Removes what a trim left, after the trim was written in a slot again: it was read from the
+    /// cache, and may not be on the disk. A bare tail takes no slot, so leftovers wait for its roll.
+    fn remove_leftovers(&self) -> Result<()> {
+        let gate = self.gate();
+        let bare = gate.tail.as_ref().is_none_or(|tail| tail.bare);
+        if gate.leftovers.is_empty() || bare {
+            return Ok(());
+        }
+        let (mut gate, tail) = self.take_tail(gate);
+        let (durable, oldest) = (gate.stated_by_slot(), gate.oldest);
+        let paths = std::mem::take(&mut gate.leftovers);
+        let (mut gate, tail, done) = self.with_tail(gate, tail, |tail| {
+            match tail.write_slot_synced(durable, oldest) {
+                Ok(()) => Ok(self.remove_all(paths).0),
+                // No space for a slot: they stay. Opening needs no free byte.
+                Err(dir::Fault::Refused(e)) if e.kind() == ErrorKind::StoreFull => Ok(paths),
+                Err(fault) => Err(fault.into_error()),
+            }
+        });
+        gate.tail = Some(tail);
+        gate.leftovers = done?;
+        Ok(())
+    }
+}

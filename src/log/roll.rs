@@ -1,0 +1,220 @@
+//! Rolling: sealing the tail and starting the next segment (SPEC section 10).
+//!
+//! The order of the steps is what a crash between any two of them survives. A refusal for space
+//! before the new segment has its name leaves the log as it was, or its tail sealed.
+
+use std::path::Path;
+
+use oncelog_format::limits::{self, FRAMES_OFFSET};
+use oncelog_format::{Footer, Place, SegmentHeader};
+
+use super::dir::{Fault, NewSegment, Spare, random};
+use super::scan::Tally;
+use super::tail::{Mark, Tail};
+use super::writer::{Guard, SegmentRef, Shared, recycle};
+use crate::error::{Error, ErrorKind, Result};
+
+/// Size of the first segment in bytes, where the largest is not less.
+const SEGMENT_BYTES_FIRST: u64 = 1 << 20;
+
+type Rolled<'a> = (Guard<'a>, Tail, std::result::Result<(), Fault>);
+
+/// The next size behind a segment of `before` bytes, doubled until `batch` bytes fit.
+pub(crate) fn next_size(before: u64, batch: u64, max: u64) -> u64 {
+    let mut size = SEGMENT_BYTES_FIRST.min(max);
+    while size <= before && size < max {
+        size = size.saturating_mul(2).min(max);
+    }
+    let needed = batch.saturating_add(FRAMES_OFFSET);
+    while size < needed {
+        size = size.saturating_mul(2);
+    }
+    size.min(limits::SEGMENT_BYTES_MAX.max(needed))
+}
+
+impl Shared {
+    /// Starts a segment in which a batch of so many bytes fits. Nothing is encoded meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// `StoreFull` without space: nothing that a later append could meet was written. `Poisoned`
+    /// when a write or sync failed.
+    pub(crate) fn roll<'a>(&'a self, mut gate: Guard<'a>, bytes: u64) -> (Guard<'a>, Result<()>) {
+        gate.rolling = true;
+        let (gate, tail) = self.take_tail(gate);
+        let (mut gate, tail, rolled) = self.roll_tail(gate, tail, bytes);
+        gate.tail = Some(tail);
+        gate.rolling = false;
+        gate.writing = 0;
+        let rolled = match rolled {
+            Ok(()) => Ok(()),
+            Err(Fault::Refused(e)) => Err(e),
+            Err(Fault::Final(e)) => {
+                gate.set_poison(e);
+                gate.check_open()
+            }
+        };
+        (self.settle(gate), rolled)
+    }
+
+    fn roll_tail<'a>(&'a self, gate: Guard<'a>, tail: Tail, bytes: u64) -> Rolled<'a> {
+        if let Err(e) = gate.check_open() {
+            return (gate, tail, Err(Fault::Refused(e)));
+        }
+        let Some(number) = gate.number_max.checked_add(1) else {
+            let e = Error::new(ErrorKind::Limit, "the log has no further segment number");
+            return (gate, tail, Err(Fault::Refused(e)));
+        };
+        let size = next_size(tail.size, bytes, self.segment_bytes_max);
+        // 1. The spare, before a byte is written.
+        let (mut gate, tail, made) = self.with_tail(gate, tail, |_| {
+            let salt = random().map(u64::from_le_bytes)?;
+            Ok((Spare::make(&*self.io, &self.dir, number, size)?, salt))
+        });
+        let (spare, salt) = match made {
+            Ok(made) => made,
+            Err(e) => return (gate, tail, Err(Fault::Refused(e))),
+        };
+        let group = std::mem::take(&mut gate.queue);
+        gate.writing = group.len();
+        let (from, upto, tally) = (gate.written.offset, gate.mark(), gate.tally.clone());
+        let header = SegmentHeader {
+            number,
+            first_lsn: gate.next_lsn,
+            salt,
+            base_time_ms: gate.time_ms,
+            ..gate.header
+        };
+        let (oldest, durable) = (gate.oldest, gate.durable);
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::NamedBeforeSync) {
+            let (gate, tail, entered) = self.with_tail(gate, tail, |tail| {
+                let entered = spare.enter(&*self.io, &self.dir, &header, oldest);
+                tail.write_frames(&group, from).map_err(Fault::Final)?;
+                tail.seal(upto, durable, &tally).map_err(Fault::Final)?;
+                entered
+            });
+            return self.install(gate, tail, upto, entered);
+        }
+        // 2. What is buffered. 3. to 5. Footer, cut, sync.
+        let (mut gate, tail, sealed) = self.with_tail(gate, tail, |tail| {
+            tail.write_frames(&group, from)?;
+            tail.seal(upto, durable, &tally)
+        });
+        recycle(&mut gate, group);
+        gate.writing = 0;
+        if let Err(e) = sealed {
+            return (gate, tail, Err(Fault::Final(e)));
+        }
+        // From here on only a roll may follow: a footer may stand there.
+        gate.must_roll = true;
+        (gate.written, gate.durable) = (upto, upto);
+        let gate = self.settle(gate);
+        // 6. to 8. Header, name, directory.
+        let (gate, tail, entered) =
+            self.with_tail(gate, tail, |_| spare.enter(&*self.io, &self.dir, &header, oldest));
+        self.install(gate, tail, upto, entered)
+    }
+
+    /// 9. Only then a frame.
+    fn install<'a>(
+        &'a self,
+        mut gate: Guard<'a>,
+        tail: Tail,
+        upto: Mark,
+        entered: std::result::Result<NewSegment, Fault>,
+    ) -> Rolled<'a> {
+        let segment = match entered {
+            Ok(segment) => segment,
+            Err(fault) => return (gate, tail, Err(fault)),
+        };
+        let start = Mark { lsn: upto.lsn, offset: FRAMES_OFFSET };
+        (gate.written, gate.durable, gate.end) = (start, start, FRAMES_OFFSET);
+        gate.header = segment.header;
+        gate.number_max = segment.header.number;
+        gate.capacity = segment.size;
+        gate.must_roll = false;
+        gate.slot_lsn = upto.lsn;
+        gate.tally = Tally::new(segment.header.base_time_ms);
+        let path = segment.path.clone();
+        gate.segments.push(SegmentRef { path, header: segment.header });
+        let oldest = gate.oldest;
+        let tail = Tail::of_new(segment, oldest);
+        // The new segment's first slot states the trim, durably: what it left may go.
+        if gate.leftovers.is_empty() {
+            return (gate, tail, Ok(()));
+        }
+        let leftovers = std::mem::take(&mut gate.leftovers);
+        let (mut gate, tail, kept) = self.with_tail(gate, tail, |_| self.remove_all(leftovers).0);
+        gate.leftovers = kept;
+        (gate, tail, Ok(()))
+    }
+
+    /// Removes segments that were trimmed; those that stay, and why the last of them does.
+    pub(crate) fn remove_all(
+        &self,
+        paths: Vec<std::path::PathBuf>,
+    ) -> (Vec<std::path::PathBuf>, Option<Error>) {
+        let mut failure = None;
+        let mut kept = paths;
+        kept.retain(|path| match remove(self, path) {
+            Ok(()) => false,
+            Err(e) => {
+                tracing::warn!(error = %e, "a trimmed segment stays");
+                failure = Some(e);
+                true
+            }
+        });
+        (kept, failure)
+    }
+}
+
+fn remove(shared: &Shared, path: &Path) -> Result<()> {
+    match shared.io.remove(path) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::io("cannot remove the trimmed segment", path, e))
+        }
+        _ => Ok(()),
+    }
+}
+
+impl Tail {
+    /// Footer behind the last byte in use, zeros behind it cut, sync. Into a bare tail nothing is
+    /// written.
+    fn seal(&mut self, last: Mark, durable: Mark, tally: &Tally) -> Result<()> {
+        if !self.bare && !self.sealed {
+            let offset = self.used.next_multiple_of(limits::ALIGNMENT);
+            let footer = footer(self, Place { offset, ..self.place(0) }, last, durable, tally);
+            let bytes = footer.encode(self.header.salt);
+            match self.file.write_all_at(&bytes, offset) {
+                Ok(()) => {
+                    let len = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
+                    self.used = offset.saturating_add(len);
+                    self.sealed = true;
+                }
+                // A cache: without it the segment is read in full. What stands of it is cut below.
+                Err(e) => {
+                    tracing::warn!(path = %self.path.display(), error = %e, "no footer");
+                }
+            }
+        }
+        if let Err(e) = self.file.set_len(self.used) {
+            tracing::warn!(path = %self.path.display(), error = %e, "zeros stay");
+        }
+        self.sync()
+    }
+}
+
+fn footer(tail: &Tail, place: Place, last: Mark, durable: Mark, tally: &Tally) -> Footer {
+    Footer {
+        offset: place.offset,
+        last_lsn: last.lsn,
+        end: last.offset,
+        durable_lsn: durable.lsn.min(last.lsn),
+        record_count: last.lsn.saturating_add(1).saturating_sub(tail.header.first_lsn),
+        payload_bytes: tally.payload_bytes,
+        time_first_ms: tally.time_first_ms,
+        time_last_ms: tally.time_last_ms,
+        entries: tally.entries.clone(),
+    }
+}

@@ -1,0 +1,177 @@
+//! The tail: the one segment that is written to, and the pacing of its slots (SPEC section 10).
+//!
+//! Whoever holds a [`Tail`] is the only one who writes to its file.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use oncelog_format::limits::FRAMES_OFFSET;
+use oncelog_format::{Place, SegmentHeader, Slot};
+
+use super::dir::{Fault, NewSegment, refusal};
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::IoFile;
+
+/// A record and the offset behind its frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mark {
+    pub(crate) lsn: u64,
+    pub(crate) offset: u64,
+}
+
+/// The open tail.
+#[derive(Debug)]
+pub(crate) struct Tail {
+    pub(crate) file: Arc<dyn IoFile>,
+    pub(crate) path: PathBuf,
+    pub(crate) header: SegmentHeader,
+    /// Offset behind the last byte that is in use, live or dead.
+    pub(crate) used: u64,
+    pub(crate) size: u64,
+    /// Nothing shows that its name is durable: nothing is written into it.
+    pub(crate) bare: bool,
+    /// A footer stands behind the last byte.
+    pub(crate) sealed: bool,
+    /// Counter of the newest slot.
+    pub(crate) counter: u64,
+    /// The newest slot as it was read at open, until it was written again.
+    pub(crate) found: Option<Slot>,
+    /// A slot was written and not synced.
+    pub(crate) slot_dirty: bool,
+    /// Durable and oldest LSN of the newest slot of which this process knows that it is durable.
+    pub(crate) stated: Option<(u64, u64)>,
+}
+
+impl Tail {
+    pub(crate) fn of_new(segment: NewSegment, oldest_lsn: u64) -> Self {
+        let durable = segment.header.first_lsn.saturating_sub(1);
+        Self {
+            file: segment.file,
+            path: segment.path,
+            header: segment.header,
+            used: FRAMES_OFFSET,
+            size: segment.size,
+            bare: false,
+            sealed: false,
+            counter: 1,
+            found: None,
+            slot_dirty: false,
+            stated: Some((durable, oldest_lsn)),
+        }
+    }
+
+    pub(crate) fn place(&self, offset: u64) -> Place {
+        Place { salt: self.header.salt, offset }
+    }
+
+    /// Writes frames with one write: a short one is a failure.
+    pub(crate) fn write_frames(&mut self, frames: &[u8], offset: u64) -> Result<()> {
+        if frames.is_empty() {
+            return Ok(());
+        }
+        let len = u64::try_from(frames.len()).unwrap_or(u64::MAX);
+        // Also after a failure: a part may stand there.
+        self.used = self.used.max(offset.saturating_add(len));
+        let written = self.file.write_whole_at(frames, offset);
+        written
+            .map_err(|e| Error::io("cannot write to the segment", &self.path, e).at_offset(offset))
+    }
+
+    /// Syncs the file, once: a failed sync is final.
+    pub(crate) fn sync(&mut self) -> Result<()> {
+        let synced = self.file.sync();
+        #[cfg(planted)]
+        let synced = if crate::planted::is_active(crate::planted::Bug::SyncRetried) {
+            synced.or_else(|_| self.file.sync())
+        } else {
+            synced
+        };
+        synced.map_err(|e| Error::io("cannot sync the segment", &self.path, e))?;
+        self.slot_dirty = false;
+        Ok(())
+    }
+
+    /// Writes the next slot, unsynced.
+    ///
+    /// No slot is written while the other may be unsynced: a crash could then take both.
+    pub(crate) fn write_slot(
+        &mut self,
+        durable: Mark,
+        oldest_lsn: u64,
+    ) -> std::result::Result<(), Fault> {
+        if let Some(found) = self.found {
+            // It was read from the cache, and may not be on the disk.
+            self.put_slot(&found)?;
+            self.found = None;
+        }
+        if self.slot_dirty {
+            self.sync().map_err(Fault::Final)?;
+        }
+        let Some(counter) = self.counter.checked_add(1) else {
+            let what = "the counter of the slots has no next value";
+            return Err(Fault::Refused(Error::new(ErrorKind::Limit, what).at_path(&self.path)));
+        };
+        let slot = Slot {
+            counter,
+            durable_lsn: durable.lsn,
+            durable_offset: durable.offset,
+            oldest_lsn,
+            header: self.header,
+        };
+        self.put_slot(&slot)?;
+        // Only then: an attempt that failed is repeated in the same place, so that the other slot
+        // stays as it is.
+        self.counter = counter;
+        self.stated = None;
+        Ok(())
+    }
+
+    /// Writes the next slot and syncs.
+    ///
+    /// # Durability
+    ///
+    /// What the slot states.
+    pub(crate) fn write_slot_synced(
+        &mut self,
+        durable: Mark,
+        oldest_lsn: u64,
+    ) -> std::result::Result<(), Fault> {
+        self.write_slot(durable, oldest_lsn)?;
+        self.sync().map_err(Fault::Final)?;
+        self.stated = Some((durable.lsn, oldest_lsn));
+        Ok(())
+    }
+
+    fn put_slot(&mut self, slot: &Slot) -> std::result::Result<(), Fault> {
+        let offset = Slot::offset_of(slot.index());
+        self.slot_dirty = true;
+        let written = self.file.write_whole_at(&slot.encode(), offset);
+        written.map_err(|e| {
+            Fault::Refused(refusal("cannot write a slot", &self.path, e).at_offset(offset))
+        })
+    }
+
+    /// Makes a slot durable that states this, unless one is known to: the last step of a close.
+    pub(crate) fn state(
+        &mut self,
+        durable: Mark,
+        oldest_lsn: u64,
+    ) -> std::result::Result<(), Fault> {
+        let found = self.found.map(|found| (found.durable_lsn, found.oldest_lsn));
+        if let (Some(slot), Some(stated)) = (self.found, found)
+            && stated == (durable.lsn, oldest_lsn)
+            && slot.counter > 1
+        {
+            self.put_slot(&slot)?;
+            self.found = None;
+            self.sync().map_err(Fault::Final)?;
+            self.stated = found;
+            return Ok(());
+        }
+        // A first slot alone would leave the segment bare.
+        if self.counter > 1 && self.stated == Some((durable.lsn, oldest_lsn)) {
+            return Ok(());
+        }
+        self.write_slot_synced(durable, oldest_lsn)
+    }
+}

@@ -1,0 +1,456 @@
+//! A log seen from outside: read-only, without a lock, beside a live writer or without one.
+//!
+//! A view writes nothing and changes no time of a file. Recovery judges the same bytes for it as
+//! for a writer; but what recovery finds wrong beside a writer that is at work, the view looks at
+//! again before it says so. A finding stands only if it stands in several looks, each of which
+//! lists the directory and reads witnesses and frames anew: a racing writer never makes `Corrupt`.
+//!
+//! It reads by pread alone, so that a bad disk is an error and never a signal, and its memory is
+//! bounded by the largest record.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use oncelog_format::Uuid;
+
+use super::facts::FooterFacts;
+use super::finding::{Finding, FindingKind, Severity};
+use super::options::Check;
+use super::scan::{self, Window};
+use super::survey::{Segment, Survey};
+use super::walk::{Step, Walk};
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::{EntryKind, Io, IoFile, OpenHow};
+use crate::log::Record;
+use crate::lsn::{Lsn, SegmentId};
+
+/// Looks in a row that a finding has to outlast.
+const LOOKS_EQUAL: u32 = 5;
+
+/// Looks at most; what has changed in each of them is in flight.
+const LOOKS_MAX: u32 = 25;
+
+/// Time between two looks: a write into the cache that has begun is done by then.
+const LOOK_PAUSE: Duration = Duration::from_millis(20);
+
+/// A read-only look at a log, or at one segment of it.
+#[derive(Clone, Debug)]
+pub struct LogView {
+    io: Arc<dyn Io>,
+    path: PathBuf,
+    survey: Survey,
+}
+
+/// What a view knows of a segment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SegmentInfo {
+    /// The file.
+    pub path: PathBuf,
+    /// Its number.
+    pub number: SegmentId,
+    /// LSN of its first record, whether it has one or not.
+    pub first_lsn: Lsn,
+    /// Its last kept record; `None` when it has none, or damage hides it.
+    pub last_lsn: Option<Lsn>,
+    /// How many records it keeps.
+    pub records: u64,
+    /// Sum of their payload lengths in bytes.
+    pub payload_bytes: u64,
+    /// Size of the file in bytes.
+    pub file_bytes: u64,
+    /// Offset behind its last kept record.
+    pub end_offset: u64,
+    /// Bytes behind that which hold no record and are neither zeros nor a footer.
+    pub dead_bytes: u64,
+    /// Time of its first record in milliseconds.
+    pub time_first_ms: Option<u64>,
+    /// Time of its last record in milliseconds.
+    pub time_last_ms: Option<u64>,
+    /// Counter of its newest slot; 0 without one.
+    pub slot_counter: u64,
+    /// Durable LSN that its newest slot states.
+    pub slot_durable_lsn: Option<Lsn>,
+    /// Whether a valid footer ends it.
+    pub has_footer: bool,
+    /// Whether it is the last one.
+    pub is_tail: bool,
+}
+
+impl LogView {
+    /// Looks at the log in a directory, or at one segment alone.
+    ///
+    /// Damage is no error here: it is a finding, and [`LogView::reader`] serves what stands before
+    /// it. Takes about 100 ms where something is wrong, to tell it from a writer at work.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` when nothing is at the path, or a store is; `Io`.
+    pub fn open(path: impl AsRef<Path>, io: Arc<dyn Io>) -> Result<Self> {
+        let path = path.as_ref().to_path_buf();
+        let survey = settle(&*io, &path)?;
+        Ok(Self { io, path, survey })
+    }
+
+    /// As [`LogView::open`] where it is known that nobody writes: one look decides.
+    ///
+    /// # Errors
+    ///
+    /// As [`LogView::open`].
+    pub fn open_unshared(path: impl AsRef<Path>, io: Arc<dyn Io>) -> Result<Self> {
+        let path = path.as_ref().to_path_buf();
+        let survey = look(&*io, &path)?;
+        Ok(Self { io, path, survey })
+    }
+
+    /// Looks at the same path again.
+    ///
+    /// # Errors
+    ///
+    /// As [`LogView::open`].
+    pub fn look_again(&self) -> Result<Self> {
+        Self::open(&self.path, Arc::clone(&self.io))
+    }
+
+    /// Waits a moment for a change behind the last record, or for a change of the segments; says
+    /// whether there was one.
+    ///
+    /// # Errors
+    ///
+    /// `Io`.
+    pub fn wait_changed(&self) -> Result<bool> {
+        pause();
+        let now = look(&*self.io, &self.path);
+        match now {
+            Ok(now) => Ok((now.last, now.proven) != (self.survey.last, self.survey.proven)),
+            Err(error) if is_gone(&error) => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The path that was opened.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The identity of the log, where a file states one.
+    #[must_use]
+    pub fn uuid(&self) -> Option<Uuid> {
+        self.survey.uuid
+    }
+
+    /// What names, headers, slots and the tail show. Damage within a sealed segment is found by
+    /// [`LogView::verify`] and by reading.
+    #[must_use]
+    pub fn findings(&self) -> &[Finding] {
+        &self.survey.findings
+    }
+
+    /// The worst of [`LogView::findings`].
+    #[must_use]
+    pub fn severity(&self) -> Severity {
+        let severities = self.survey.findings.iter().map(|finding| finding.severity);
+        severities.max().unwrap_or(Severity::Info)
+    }
+
+    /// The segments of the log in order, without the leftovers of a trim.
+    #[must_use]
+    pub fn segments(&self) -> Vec<SegmentInfo> {
+        let count = self.survey.segments.len();
+        let with_index = self.survey.segments.iter().enumerate();
+        with_index.map(|(at, segment)| info(segment, at + 1 == count)).collect()
+    }
+
+    /// The oldest record that was not trimmed, or the first one to come.
+    #[must_use]
+    pub fn oldest_lsn(&self) -> Lsn {
+        Lsn::at_least_first(self.oldest())
+    }
+
+    /// The last record that recovery would keep.
+    #[must_use]
+    pub fn last_lsn(&self) -> Option<Lsn> {
+        Lsn::new(self.survey.last).filter(|last| last.get() >= self.oldest())
+    }
+
+    /// The greatest LSN that a witness proves durable.
+    #[must_use]
+    pub fn proven_lsn(&self) -> Option<Lsn> {
+        Lsn::new(self.survey.proven.min(self.survey.last))
+    }
+
+    /// Reads from an LSN, or from the oldest, up to the last record that recovery would keep.
+    ///
+    /// # Errors
+    ///
+    /// `Trimmed` below the oldest LSN, which the error carries.
+    pub fn reader(&self, from: Option<Lsn>) -> Result<ViewReader<'_>> {
+        let oldest = self.oldest();
+        let from = from.map_or(oldest, Lsn::get);
+        if from < oldest {
+            return Err(trimmed(&self.path, oldest));
+        }
+        Ok(ViewReader { view: self, at: 0, from, open: None, is_done: false })
+    }
+
+    pub(crate) fn io(&self) -> &dyn Io {
+        &*self.io
+    }
+
+    pub(crate) fn survey(&self) -> &Survey {
+        &self.survey
+    }
+
+    /// First LSN of the successor of a segment; `None` for the last one.
+    pub(crate) fn next_first(&self, at: usize) -> Option<u64> {
+        self.survey.segments.get(at + 1).map(|next| next.header.first_lsn)
+    }
+
+    /// Of a segment alone, what its slots say of a trim concerns records before it, too.
+    fn oldest(&self) -> u64 {
+        let first = self.survey.segments.first().map_or(1, |first| first.header.first_lsn);
+        if self.survey.listing.segments.is_empty() {
+            self.survey.oldest.max(first)
+        } else {
+            self.survey.oldest
+        }
+    }
+
+    /// Opens a segment; `Trimmed` where a writer has removed it meanwhile.
+    pub(crate) fn open_file(&self, segment: &Segment) -> Result<Arc<dyn IoFile>> {
+        let path = &segment.facts.path;
+        let error = match self.io.open(path, OpenHow::Read) {
+            Ok(file) => return Ok(file),
+            Err(error) => error,
+        };
+        if error.kind() == io::ErrorKind::NotFound
+            && let Ok(now) = look(&*self.io, &self.path)
+            && now.oldest > segment.header.first_lsn
+        {
+            return Err(trimmed(&self.path, now.oldest));
+        }
+        Err(Error::io("cannot open the segment", path, error))
+    }
+
+    /// Opens a segment for reading: finds the end of its whole batches before one is served.
+    fn open_segment(&self, at: usize, segment: &Segment) -> Result<Open> {
+        let file = self.open_file(segment)?;
+        let fail = |e| Error::io("cannot read the segment", &segment.facts.path, e);
+        let walk = Walk::new(Arc::clone(&file), &segment.header, segment.facts.size);
+        let Some(next) = self.next_first(at).filter(|_| !segment.scanned) else {
+            return Ok(Open { walk, last: segment.last, damage: None });
+        };
+        let mut window = Window::new(&*file).map_err(fail)?;
+        let frames = scan::frames(&mut window, &segment.header, Some(next)).map_err(fail)?;
+        let is_short = frames.last.saturating_add(1) < next;
+        let damage = is_short.then(|| super::recover::missing(segment, &frames, next - 1));
+        Ok(Open { walk, last: frames.last, damage })
+    }
+}
+
+fn info(segment: &Segment, is_tail: bool) -> SegmentInfo {
+    let facts = &segment.facts;
+    let newest = facts.newest_slot();
+    let records = segment.tally.records();
+    let dead = segment.dead.as_ref();
+    SegmentInfo {
+        path: facts.path.clone(),
+        number: SegmentId::at_least_first(segment.header.number),
+        first_lsn: Lsn::at_least_first(segment.header.first_lsn),
+        last_lsn: Lsn::new(segment.last).filter(|last| last.get() >= segment.header.first_lsn),
+        records,
+        payload_bytes: segment.tally.payload_bytes,
+        file_bytes: facts.size,
+        end_offset: segment.end,
+        dead_bytes: dead.map_or(0, |dead| dead.end.saturating_sub(dead.start)),
+        time_first_ms: (records > 0).then_some(segment.tally.time_first_ms),
+        time_last_ms: (records > 0).then_some(segment.tally.time_last_ms),
+        slot_counter: newest.map_or(0, |slot| slot.counter),
+        slot_durable_lsn: newest.and_then(|slot| Lsn::new(slot.durable_lsn)),
+        has_footer: matches!(facts.footer, FooterFacts::Valid(_)),
+        is_tail,
+    }
+}
+
+/// One look. The directory is listed first, slots are read before frames: a witness is never
+/// younger than the frames it speaks of, but for frames that witness each other.
+fn look(io: &dyn Io, path: &Path) -> Result<Survey> {
+    let refuse = |what| Err(Error::new(ErrorKind::InvalidInput, what).at_path(path));
+    match io.kind(path).map_err(|e| Error::io("cannot look at the path", path, e))? {
+        Some(EntryKind::Dir) => Survey::read(io, path, Check::Tail),
+        Some(EntryKind::File) => Survey::read_segment(io, path),
+        Some(_) => refuse("neither a directory nor a regular file"),
+        None => refuse("nothing is there"),
+    }
+}
+
+/// Looks until what is wrong has stood long enough to be no race with a writer.
+fn settle(io: &dyn Io, path: &Path) -> Result<Survey> {
+    let mut standing: Vec<Finding> = Vec::new();
+    let mut equal = 0;
+    for _ in 1..LOOKS_MAX {
+        let mut survey = match look(io, path) {
+            Ok(survey) => survey,
+            // Trimmed, or renamed from a spare, between the listing and the open.
+            Err(error) if is_gone(&error) => {
+                pause();
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        let suspects: Vec<Finding> = survey.findings.iter().filter(is_suspect).cloned().collect();
+        if suspects.is_empty() {
+            return Ok(survey);
+        }
+        standing.retain(|finding| suspects.contains(finding));
+        if standing.is_empty() {
+            (standing, equal) = (suspects, 0);
+        }
+        equal += 1;
+        if equal == LOOKS_EQUAL {
+            excuse(&mut survey, &standing);
+            return Ok(survey);
+        }
+        pause();
+    }
+    let mut survey = look(io, path)?;
+    excuse(&mut survey, &[]);
+    Ok(survey)
+}
+
+/// What a racing writer can make a look find.
+fn is_suspect(finding: &&Finding) -> bool {
+    finding.severity > Severity::Info && finding.severity != Severity::Unsupported
+}
+
+/// What did not stand is in flight.
+fn excuse(survey: &mut Survey, standing: &[Finding]) {
+    for finding in &mut survey.findings {
+        if is_suspect(&&*finding) && !standing.contains(finding) {
+            (finding.kind, finding.severity) = (FindingKind::InFlight, Severity::Info);
+        }
+    }
+}
+
+/// Lets a racing writer finish what it is at.
+pub(crate) fn pause() {
+    std::thread::park_timeout(LOOK_PAUSE);
+}
+
+/// Whether a file was gone when it was opened.
+fn is_gone(error: &Error) -> bool {
+    let source = std::error::Error::source(error);
+    source
+        .and_then(|source| source.downcast_ref::<io::Error>())
+        .is_some_and(|error| error.kind() == io::ErrorKind::NotFound)
+}
+
+fn trimmed(path: &Path, oldest: u64) -> Error {
+    let message = format!("the records were trimmed; the oldest one left is {oldest}");
+    Error::new(ErrorKind::Trimmed, message).at_path(path).at_lsn(oldest)
+}
+
+/// Reads the records of a view in order; each batch whole or not at all.
+#[derive(Debug)]
+pub struct ViewReader<'v> {
+    view: &'v LogView,
+    /// The segment that is open, or that comes next.
+    at: usize,
+    from: u64,
+    open: Option<Open>,
+    is_done: bool,
+}
+
+#[derive(Debug)]
+struct Open {
+    walk: Walk,
+    /// The last record to serve, of a whole batch.
+    last: u64,
+    /// What follows it, where that is damage.
+    damage: Option<Finding>,
+}
+
+impl ViewReader<'_> {
+    /// The next record; `None` behind the last one that recovery would keep.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` or `Unsupported` at the first place that cannot be read, after every record
+    /// before it; `Trimmed` when a writer has trimmed what was to be read; `Io`. An error ends the
+    /// reader.
+    #[expect(clippy::should_implement_trait, reason = "an error ends it, which no iterator says")]
+    pub fn next(&mut self) -> Result<Option<Record>> {
+        if self.is_done {
+            return Ok(None);
+        }
+        let step = self.step();
+        self.is_done = !matches!(step, Ok(Some(_)));
+        step
+    }
+
+    fn step(&mut self) -> Result<Option<Record>> {
+        let survey = self.view.survey();
+        loop {
+            if let Some(open) = &mut self.open {
+                if let Some(segment) = survey.segments.get(self.at)
+                    && let Some(record) = open.record(segment, self.from, survey.proven)?
+                {
+                    return Ok(Some(record));
+                }
+                if let Some(damage) = &open.damage {
+                    return Err(damage.to_error());
+                }
+                self.open = None;
+                self.at += 1;
+            }
+            let readable = survey.segments.get(..survey.readable).unwrap_or_default();
+            let Some(segment) = readable.get(self.at) else {
+                return survey.damage().map_or(Ok(None), |damage| Err(damage.to_error()));
+            };
+            if self.view.next_first(self.at).is_some_and(|next| next <= self.from) {
+                self.at += 1;
+            } else {
+                self.open = Some(self.view.open_segment(self.at, segment)?);
+            }
+        }
+    }
+}
+
+impl Open {
+    /// The next record at or above `from`; `None` behind the last one to serve.
+    fn record(&mut self, segment: &Segment, from: u64, proven: u64) -> Result<Option<Record>> {
+        let path = &segment.facts.path;
+        let fail = |e| Error::io("cannot read the segment", path, e);
+        while self.walk.lsn() <= self.last {
+            let lsn = self.walk.lsn();
+            match self.walk.step().map_err(fail)? {
+                // It was whole a moment ago: the disk says something else.
+                Step::Fault(fault) => {
+                    let what =
+                        format!("expected the frame that was there, found {}", fault.invalid);
+                    let error = Error::new(ErrorKind::Corrupt, what);
+                    return Err(error.at_path(path).at_offset(fault.offset).at_lsn(lsn));
+                }
+                Step::Frame(frame) if frame.header.lsn < from => {}
+                Step::Frame(frame) => {
+                    return Ok(Some(Record {
+                        lsn: Lsn::at_least_first(frame.header.lsn),
+                        time_ms: frame.header.time_ms,
+                        kind: frame.header.kind,
+                        payload: Bytes::copy_from_slice(frame.payload),
+                        segment: SegmentId::at_least_first(segment.header.number),
+                        offset: frame.offset,
+                        frame_bytes: frame.header.frame_len(),
+                        batch_end: frame.header.batch_end,
+                        durable: frame.header.lsn <= proven,
+                    }));
+                }
+            }
+        }
+        Ok(None)
+    }
+}

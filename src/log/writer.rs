@@ -1,0 +1,318 @@
+//! The gate that every append passes: LSNs are assigned and frames encoded under one short lock.
+//!
+//! What is behind the gate is memory; the file is behind the [`Tail`], which whoever does I/O takes
+//! out of the gate and puts back. So there is one I/O on the tail at a time, and the gate is never
+//! locked during one.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use oncelog_format::{FrameHeader, Place, SegmentHeader, encode_frame, frame_len, limits};
+
+use super::dir::DirLock;
+use super::group::Waiter;
+use super::options::{Batch, Options};
+use super::scan::Tally;
+use super::tail::{Mark, Tail};
+use crate::clock::{Clock, SystemClock};
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::Io;
+use crate::lsn::{Lsn, LsnRange};
+
+/// Buffered bytes that are written without waiting for more.
+pub(crate) const WRITE_BYTES: usize = 256 << 10;
+/// A buffer above this length is given back after its group.
+const RECYCLE_BYTES: usize = 4 << 20;
+
+/// What the handles, the futures, the readers and the background thread of a log share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) dir: PathBuf,
+    pub(crate) io: Arc<dyn Io>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) segment_bytes_max: u64,
+    pub(crate) record_len_max: u32,
+    pub(crate) buffer_bytes_max: u64,
+    pub(crate) has_background: bool,
+    gate: Mutex<Gate>,
+    /// The state of the gate has changed: for every thread but the background one.
+    pub(crate) turned: Condvar,
+    /// There is work for the background thread.
+    pub(crate) wanted: Condvar,
+    pub(crate) lock: Mutex<Option<DirLock>>,
+}
+
+pub(crate) type Guard<'a> = MutexGuard<'a, Gate>;
+
+/// Everything that the lock guards.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    /// Frames that wait to be written, in one piece up to `end`.
+    pub(crate) queue: Vec<u8>,
+    /// A buffer that was written, to be filled again.
+    pub(crate) recycled: Vec<u8>,
+    /// Bytes that are being written.
+    pub(crate) writing: usize,
+    /// When the first byte of the queue came.
+    pub(crate) queued_at: Duration,
+    pub(crate) header: SegmentHeader,
+    /// Offset of the next frame.
+    pub(crate) end: u64,
+    /// Offset behind which no frame goes.
+    pub(crate) capacity: u64,
+    /// Nothing more goes into the tail.
+    pub(crate) must_roll: bool,
+    pub(crate) next_lsn: u64,
+    pub(crate) time_ms: u64,
+    pub(crate) written: Mark,
+    pub(crate) durable: Mark,
+    pub(crate) oldest: u64,
+    /// The durable LSN of the last slot that was written or tried.
+    pub(crate) slot_lsn: u64,
+    pub(crate) tally: Tally,
+    /// The segments of the log, oldest first, the tail last.
+    pub(crate) segments: Vec<SegmentRef>,
+    /// Trimmed segments that are still there.
+    pub(crate) leftovers: Vec<PathBuf>,
+    /// Greatest number that was ever given to a segment.
+    pub(crate) number_max: u64,
+    /// `None` while a thread does I/O on it.
+    pub(crate) tail: Option<Tail>,
+    /// A thread starts a segment: nothing is encoded meanwhile.
+    pub(crate) rolling: bool,
+    /// The first failure: final.
+    pub(crate) poison: Option<Arc<Error>>,
+    pub(crate) closed: bool,
+    /// The close has done its work: the background thread ends.
+    pub(crate) stop: bool,
+    /// The background thread waits without a limit of time.
+    pub(crate) parked: bool,
+    /// The background thread waits for the tail.
+    pub(crate) blocked: bool,
+    pub(crate) waiters: Vec<Waiter>,
+    pub(crate) token: u64,
+    /// A future waits for this LSN to be durable.
+    pub(crate) sync_wanted: u64,
+    /// Appends up to this LSN are to be synced although nobody waits yet.
+    pub(crate) sync_due: u64,
+    /// A planted bug refused a group for space.
+    #[cfg(planted)]
+    pub(crate) reused: bool,
+}
+
+/// A segment of the log, as readers find it.
+#[derive(Clone, Debug)]
+pub(crate) struct SegmentRef {
+    pub(crate) path: PathBuf,
+    pub(crate) header: SegmentHeader,
+}
+
+impl Gate {
+    pub(crate) fn last_lsn(&self) -> u64 {
+        self.next_lsn.saturating_sub(1)
+    }
+
+    /// The last record that was encoded.
+    pub(crate) fn mark(&self) -> Mark {
+        Mark { lsn: self.last_lsn(), offset: self.end }
+    }
+
+    /// Whether a batch of so many bytes may be encoded into the tail.
+    fn has_room(&self, bytes: u64) -> bool {
+        !self.must_roll && self.end.checked_add(bytes).is_some_and(|end| end <= self.capacity)
+    }
+
+    /// Whether so many bytes more may wait. A batch alone may be larger than the bound.
+    fn may_buffer(&self, bytes: u64, max: u64) -> bool {
+        let waiting = self.queue.len().saturating_add(self.writing);
+        let waiting = u64::try_from(waiting).unwrap_or(u64::MAX);
+        waiting == 0 || waiting.saturating_add(bytes) <= max
+    }
+
+    /// What a slot may state: only what a returned sync covered.
+    pub(crate) fn stated_by_slot(&self) -> Mark {
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::SlotStatesWritten) {
+            return self.written;
+        }
+        self.durable
+    }
+
+    /// Whether a slot would state more than the last one.
+    pub(crate) fn slot_is_due(&self) -> bool {
+        self.durable.lsn > self.slot_lsn && self.poison.is_none()
+    }
+
+    /// Refuses what comes after the end.
+    pub(crate) fn check_open(&self) -> Result<()> {
+        if let Some(cause) = &self.poison {
+            return Err(poisoned(cause));
+        }
+        if self.closed { Err(closed()) } else { Ok(()) }
+    }
+
+    /// The first failure stays.
+    pub(crate) fn set_poison(&mut self, cause: Error) {
+        if self.poison.is_none() {
+            tracing::error!(error = %cause, "the log is poisoned until it is opened again");
+            self.poison = Some(Arc::new(cause));
+        }
+    }
+}
+
+pub(crate) fn poisoned(cause: &Arc<Error>) -> Error {
+    let what = "an earlier write or sync failed: the log must be opened again";
+    Error::new(ErrorKind::Poisoned, what).with_shared_source(Arc::clone(cause))
+}
+
+/// For an append that the failure met: it may or may not be found after a reopen.
+pub(crate) fn unknown(cause: &Arc<Error>, lsn: u64) -> Error {
+    let what = "a write or sync failed: whether the append is durable is unknown until a reopen";
+    Error::new(ErrorKind::OutcomeUnknown, what).at_lsn(lsn).with_shared_source(Arc::clone(cause))
+}
+
+pub(crate) fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "the log was closed")
+}
+
+impl Shared {
+    pub(crate) fn new(dir: PathBuf, options: &Options, lock: DirLock, gate: Gate) -> Self {
+        Self {
+            dir,
+            io: Arc::clone(&options.io),
+            clock: Arc::clone(&options.clock),
+            segment_bytes_max: options.segment_bytes_max,
+            record_len_max: options.record_len_max,
+            buffer_bytes_max: options.buffer_bytes_max,
+            has_background: options.background,
+            gate: Mutex::new(gate),
+            turned: Condvar::new(),
+            wanted: Condvar::new(),
+            lock: Mutex::new(Some(lock)),
+        }
+    }
+
+    /// Locks the gate. A thread that panicked while it held it has poisoned the log, if anything.
+    pub(crate) fn gate(&self) -> Guard<'_> {
+        self.gate.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn wait<'a>(&'a self, gate: Guard<'a>) -> Guard<'a> {
+        self.turned.wait(gate).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the tail out of the gate, once nobody else has it.
+    pub(crate) fn take_tail<'a>(&'a self, mut gate: Guard<'a>) -> (Guard<'a>, Tail) {
+        loop {
+            if let Some(tail) = gate.tail.take() {
+                return (gate, tail);
+            }
+            gate = self.wait(gate);
+        }
+    }
+
+    /// Puts a batch into the buffer. `sync` says that it is to be synced soon, whoever waits.
+    ///
+    /// Waits while the buffer is full, and starts a segment where the batch does not fit.
+    pub(crate) fn enqueue(&self, batch: Batch<'_>, sync: bool) -> Result<LsnRange> {
+        let bytes = self.check(batch)?;
+        let count = u64::try_from(batch.records.len()).unwrap_or(u64::MAX);
+        let mut gate = self.gate();
+        loop {
+            gate.check_open()?;
+            let next = gate.next_lsn.checked_add(count).filter(|&next| next < u64::MAX);
+            let Some(next) = next else {
+                return Err(Error::new(ErrorKind::Limit, "the log has no further LSN"));
+            };
+            if gate.rolling {
+                gate = self.wait(gate);
+            } else if !gate.has_room(bytes) {
+                let (behind, rolled) = self.roll(gate, bytes);
+                gate = behind;
+                rolled?;
+            } else if !gate.may_buffer(bytes, self.buffer_bytes_max) {
+                gate = if gate.tail.is_some() { self.lead(gate, false) } else { self.wait(gate) };
+            } else {
+                let first = gate.next_lsn;
+                self.encode(&mut gate, batch);
+                assert!(gate.next_lsn == next, "every record takes one LSN");
+                if sync {
+                    gate.sync_due = gate.last_lsn();
+                }
+                self.call_background(&mut gate);
+                let first = Lsn::at_least_first(first);
+                return Ok(LsnRange { first, last: Lsn::at_least_first(next.saturating_sub(1)) });
+            }
+        }
+    }
+
+    /// Bytes of the batch with its headers and padding.
+    fn check(&self, batch: Batch<'_>) -> Result<u64> {
+        if batch.records.is_empty() {
+            return Err(Error::new(ErrorKind::InvalidInput, "a batch holds at least one record"));
+        }
+        let mut bytes = 0_u64;
+        for record in batch.records {
+            let len = u32::try_from(record.len()).ok().filter(|&len| len <= self.record_len_max);
+            let Some(len) = len else {
+                let max = self.record_len_max;
+                let what = format!("a record of {} bytes: expected at most {max}", record.len());
+                return Err(Error::new(ErrorKind::Limit, what));
+            };
+            bytes = bytes.saturating_add(frame_len(len));
+        }
+        if bytes > limits::BATCH_BYTES_MAX {
+            let max = limits::BATCH_BYTES_MAX;
+            let what = format!("a batch of {bytes} bytes: expected at most {max}");
+            return Err(Error::new(ErrorKind::Limit, what));
+        }
+        Ok(bytes)
+    }
+
+    fn encode(&self, gate: &mut Gate, batch: Batch<'_>) {
+        if gate.queue.is_empty() {
+            gate.queued_at = now();
+        }
+        // Time never decreases, whatever the clock says.
+        gate.time_ms = self.clock.wall_ms().clamp(gate.time_ms, limits::TIME_MS_MAX);
+        let last = batch.records.len().saturating_sub(1);
+        for (i, record) in batch.records.iter().enumerate() {
+            let header = FrameHeader {
+                lsn: gate.next_lsn,
+                len: u32::try_from(record.len()).unwrap_or(u32::MAX),
+                // Over whole batches: the durable LSN moves from one group to the next.
+                lag: FrameHeader::lag_of(gate.next_lsn, gate.durable.lsn),
+                time_ms: gate.time_ms,
+                kind: batch.kind.as_u8(),
+                batch_end: i == last,
+            };
+            let place = Place { salt: gate.header.salt, offset: gate.end };
+            encode_frame(&header, place, &[record], &mut gate.queue);
+            gate.tally.count(&header, place.offset, i == 0);
+            gate.end = gate.end.saturating_add(header.frame_len());
+            gate.next_lsn = gate.next_lsn.saturating_add(1);
+        }
+    }
+
+    /// Wakes the background thread where it would not wake in time by itself.
+    fn call_background(&self, gate: &mut Gate) {
+        if gate.parked || gate.queue.len() >= WRITE_BYTES {
+            gate.parked = false;
+            self.wanted.notify_one();
+        }
+    }
+}
+
+/// Gives back a buffer, unless it is large.
+pub(crate) fn recycle(gate: &mut Gate, mut group: Vec<u8>) {
+    if group.capacity() <= RECYCLE_BYTES && group.capacity() > gate.recycled.capacity() {
+        group.clear();
+        gate.recycled = group;
+    }
+}
+
+/// Real time, for pacing: a test's clock stamps records and paces nothing.
+pub(crate) fn now() -> Duration {
+    SystemClock::new().monotonic()
+}

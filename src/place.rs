@@ -1,0 +1,129 @@
+//! What stands at a path: a store, a log, or one segment of a log.
+//!
+//! It looks at names and at `LOCK`, takes no lock and writes nothing.
+
+use std::path::{Path, PathBuf};
+
+use oncelog_format::lock::LOCK_CONTENT_LEN;
+use oncelog_format::{Owner, decode_lock, parse_segment_name};
+
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::{EntryKind, Io, OpenHow};
+
+/// The directory of a store's control log.
+const CONTROL: &str = "control";
+
+/// The directory of a store's channel logs.
+const CHANNELS: &str = "channels";
+
+/// What stands at a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum PlaceKind {
+    /// A store: a control log and a log for each pchannel.
+    Store,
+    /// The directory of one log.
+    Log,
+    /// One segment file.
+    Segment,
+}
+
+/// The logs at a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    kind: PlaceKind,
+    logs: Vec<(String, PathBuf)>,
+}
+
+impl Place {
+    /// Looks at a path.
+    ///
+    /// An empty directory is a log without records.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` when nothing is there, or something else than a store, a log or a segment;
+    /// `Io`.
+    pub fn at(io: &dyn Io, path: &Path) -> Result<Self> {
+        let refuse = |what| Err(Error::new(ErrorKind::InvalidInput, what).at_path(path));
+        let kind = io.kind(path).map_err(|e| Error::io("cannot look at the path", path, e))?;
+        match kind {
+            Some(EntryKind::Dir) => {}
+            Some(EntryKind::File) => {
+                let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+                if !name.ends_with(".seg") {
+                    return refuse("not a segment: its name does not end in .seg");
+                }
+                let logs = vec![(String::new(), path.to_path_buf())];
+                return Ok(Self { kind: PlaceKind::Segment, logs });
+            }
+            Some(_) => return refuse("neither a directory nor a regular file"),
+            None => return refuse("nothing is there"),
+        }
+        let entries = io.list(path).map_err(|e| Error::io("cannot list the directory", path, e))?;
+        let has = |name: &str, kind| entries.iter().any(|e| e.name == name && e.kind == kind);
+        let is_store = has("LOCK", EntryKind::File) && owner(io, path)? == Some(Owner::Store);
+        if is_store || has(CONTROL, EntryKind::Dir) {
+            return Ok(Self { kind: PlaceKind::Store, logs: store_logs(io, path)? });
+        }
+        let is_log = has("LOCK", EntryKind::File)
+            || entries.iter().any(|entry| {
+                let name = entry.name.to_string_lossy();
+                parse_segment_name(&name).is_some() || name.ends_with(".spare")
+            });
+        if !is_log && !entries.is_empty() {
+            return refuse("neither a store nor a log: the directory holds something else");
+        }
+        Ok(Self { kind: PlaceKind::Log, logs: vec![(String::new(), path.to_path_buf())] })
+    }
+
+    /// What it is.
+    #[must_use]
+    pub fn kind(&self) -> PlaceKind {
+        self.kind
+    }
+
+    /// Its logs: the name below the path, empty for a log or a segment, and the path of each. Of a
+    /// store, control comes first and the channels by name.
+    #[must_use]
+    pub fn logs(&self) -> &[(String, PathBuf)] {
+        &self.logs
+    }
+}
+
+/// Whose `LOCK` it is; a damaged one is told by who opens the log.
+fn owner(io: &dyn Io, dir: &Path) -> Result<Option<Owner>> {
+    let path = dir.join("LOCK");
+    let mut content = [0; LOCK_CONTENT_LEN];
+    let read = io
+        .open(&path, OpenHow::Read)
+        .and_then(|file| file.read_full_at(&mut content, 0))
+        .map_err(|e| Error::io("cannot read the lock file", &path, e))?;
+    let identity = decode_lock(content.get(..read).unwrap_or_default());
+    Ok(identity.ok().flatten().map(|(owner, _)| owner))
+}
+
+fn store_logs(io: &dyn Io, path: &Path) -> Result<Vec<(String, PathBuf)>> {
+    let mut logs = Vec::new();
+    let control = path.join(CONTROL);
+    let is_dir = |path: &Path| match io.kind(path) {
+        Ok(kind) => Ok(kind == Some(EntryKind::Dir)),
+        Err(e) => Err(Error::io("cannot look at the path", path, e)),
+    };
+    if is_dir(&control)? {
+        logs.push((CONTROL.to_owned(), control));
+    }
+    let channels = path.join(CHANNELS);
+    if is_dir(&channels)? {
+        let entries =
+            io.list(&channels).map_err(|e| Error::io("cannot list the directory", &channels, e))?;
+        let mut names: Vec<_> =
+            entries.into_iter().filter(|e| e.kind == EntryKind::Dir).map(|e| e.name).collect();
+        names.sort();
+        for name in names {
+            let shown = format!("{CHANNELS}/{}", name.to_string_lossy());
+            logs.push((shown, channels.join(name)));
+        }
+    }
+    Ok(logs)
+}

@@ -1,0 +1,420 @@
+//! Runs operations on a log over the file system in memory, and notes the machine and the oracle
+//! before each persistence point.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use oncelog::io::Io as _;
+use oncelog::testing::{CallKind, Dice, EIO, ENOSPC, Fault, Machine, MemIo, Which, survivors};
+use oncelog::{
+    Batch, Check, Clock, CreateMode, Durability, ErrorKind, Log, Lsn, Options, RecordKind,
+};
+
+use super::oracle::{End, Oracle};
+
+/// Where the log lies.
+pub(crate) const DIR: &str = "/db";
+/// The smallest segments there are: rolls come soon and scans are short.
+pub(crate) const SEGMENT_BYTES: u64 = 65_536;
+/// Bytes for frames in such a segment.
+pub(crate) const ROOM: usize = 65_536 - 12_288;
+
+/// One step of a workload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Op {
+    /// A batch of records of these lengths, synced.
+    Synced(Vec<usize>),
+    /// The same, buffered.
+    Buffered(Vec<usize>),
+    Flush,
+    Sync,
+    /// Trims this many quarters of what is durable.
+    Trim(u64),
+    /// The slot of an idle writer.
+    IdleSlot,
+    Close,
+    Kill,
+    /// A kill, and the system drops clean pages.
+    Evict,
+    Power,
+    /// Leaves this many blocks free.
+    Space(Option<u64>),
+    /// The next sync of a file fails.
+    FailSync,
+    /// The next sync of the directory fails.
+    FailSyncDir,
+    /// The next write fails, or takes so many bytes.
+    FailWrite(Option<usize>),
+}
+
+/// A persistence point: what a crash there finds.
+#[derive(Clone, Debug)]
+pub(crate) struct Point {
+    pub(crate) machine: Machine,
+    pub(crate) oracle: Oracle,
+    pub(crate) kind: CallKind,
+}
+
+#[derive(Debug)]
+struct Notes {
+    oracle: Oracle,
+    points: Option<Vec<Point>>,
+}
+
+/// A process, its log, and what its caller relies on.
+pub(crate) struct Driver {
+    io: MemIo,
+    log: Option<Log>,
+    notes: Arc<Mutex<Notes>>,
+    dice: Dice,
+    poisoned: bool,
+    full: bool,
+    /// A failed append may have been refused or may have poisoned the log; the next one tells.
+    lenient: bool,
+}
+
+/// A clock that goes back and forth, the same in every run.
+#[derive(Debug, Default)]
+struct Wanderer {
+    asked: AtomicU64,
+}
+
+impl Clock for Wanderer {
+    fn wall_ms(&self) -> u64 {
+        let asked = self.asked.fetch_add(1, Ordering::Relaxed);
+        1_700_000_000_000 + asked * 7919 % 100
+    }
+
+    fn monotonic(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+/// How every log of these tests is opened.
+pub(crate) fn options(io: &MemIo) -> Options {
+    Options::new()
+        .segment_bytes_max(SEGMENT_BYTES)
+        .create(CreateMode::IfMissing)
+        .background(false)
+        .clock(Arc::new(Wanderer::default()))
+        .io(Arc::new(io.clone()))
+}
+
+impl Driver {
+    /// A process that has not opened its log yet.
+    pub(crate) fn new(machine: Machine, oracle: Oracle, seed: u64, record: bool) -> Self {
+        let points = record.then(Vec::new);
+        let notes = Arc::new(Mutex::new(Notes { oracle, points }));
+        let mut driver = Self {
+            io: MemIo::default(),
+            log: None,
+            notes,
+            dice: Dice::new(seed),
+            poisoned: false,
+            full: false,
+            lenient: false,
+        };
+        driver.start(machine);
+        driver
+    }
+
+    /// Faults will strike anywhere, so that a failed call alone does not tell whether the log is
+    /// poisoned.
+    pub(crate) fn arm_anywhere(&mut self, nth: u64, times: u64, fault: Fault) {
+        self.lenient = true;
+        self.io.arm(Which::Any, nth, times, fault);
+    }
+
+    pub(crate) fn disarm(&self) {
+        self.io.disarm();
+    }
+
+    /// Calls until here.
+    pub(crate) fn calls(&self) -> u64 {
+        self.io.counts().0
+    }
+
+    fn start(&mut self, machine: Machine) {
+        self.io = MemIo::new(machine);
+        self.io.seed(self.dice.roll());
+        if self.notes.lock().unwrap().points.is_some() {
+            let notes = Arc::clone(&self.notes);
+            self.io.observe(move |machine, kind| {
+                let mut notes = notes.lock().unwrap();
+                let oracle = notes.oracle.clone();
+                let point = Point { machine: machine.clone(), oracle, kind };
+                notes.points.as_mut().unwrap().push(point);
+            });
+        }
+    }
+
+    fn oracle<T>(&self, f: impl FnOnce(&mut Oracle) -> T) -> T {
+        f(&mut self.notes.lock().unwrap().oracle)
+    }
+
+    fn log(&self) -> &Log {
+        self.log.as_ref().unwrap()
+    }
+
+    /// Persistence points until here.
+    pub(crate) fn point_count(&self) -> usize {
+        self.notes.lock().unwrap().points.as_ref().map_or(0, Vec::len)
+    }
+
+    pub(crate) fn machine(&self) -> Machine {
+        self.io.machine()
+    }
+
+    /// Last LSN that the log holds or may hold.
+    pub(crate) fn last_lsn(&self) -> u64 {
+        self.oracle(|o| o.last())
+    }
+
+    /// The points until here, and one for the end.
+    pub(crate) fn into_points(self) -> Vec<Point> {
+        let machine = self.io.machine();
+        self.io.kill();
+        let mut notes = self.notes.lock().unwrap();
+        let oracle = notes.oracle.clone();
+        let mut points = notes.points.take().unwrap_or_default();
+        points.push(Point { machine, oracle, kind: CallKind::Sync });
+        points
+    }
+
+    /// Opens the log and compares it with the oracle.
+    pub(crate) fn open(&mut self, end: End) -> Result<(), String> {
+        self.poisoned = false;
+        let created = self.oracle(|o| o.created);
+        let mut opened = Log::open(DIR, &options(&self.io));
+        if let Err(e) = &opened {
+            // A fault that was armed may have met the open; only making a log needs space.
+            let excused = match e.kind() {
+                ErrorKind::Io => self.io.struck() > 0,
+                ErrorKind::StoreFull => !created,
+                _ => false,
+            };
+            if !excused {
+                return Err(format!("G4: open: {} ({})", chain(e), e.kind()));
+            }
+            self.io.disarm();
+            self.io.set_free_blocks(None);
+            self.full = false;
+            opened = Log::open(DIR, &options(&self.io));
+        }
+        let (log, _) = opened.map_err(|e| format!("G4: open: {} ({})", chain(&e), e.kind()))?;
+        let mut oracle = self.oracle(|o| o.clone());
+        oracle.check(&log, end)?;
+        self.oracle(|o| *o = oracle);
+        self.log = Some(log);
+        Ok(())
+    }
+
+    /// Takes one step; the error is a promise that was broken.
+    pub(crate) fn step(&mut self, op: &Op) -> Result<(), String> {
+        match op {
+            Op::Synced(lens) => self.append(lens, Durability::Synced),
+            Op::Buffered(lens) => self.append(lens, Durability::Buffered),
+            Op::Flush => {
+                let done = self.log().flush();
+                self.settle(done, |o, last| o.written = last)
+            }
+            Op::Sync => {
+                let done = self.log().sync().map(drop);
+                self.settle(done, |o, last| (o.promised, o.written) = (last, last))
+            }
+            Op::Trim(quarters) => self.trim(*quarters),
+            Op::IdleSlot => {
+                let done = self.log().write_idle_slot();
+                self.settle(done, |_, _| {})
+            }
+            Op::Close => {
+                let done = self.log.take().unwrap().close();
+                self.settle(done, |o, last| (o.promised, o.written) = (last, last))?;
+                self.restart(self.io.machine(), End::Close)
+            }
+            Op::Kill => self.restart(self.io.machine(), End::Kill),
+            Op::Evict => {
+                let machine = self.io.machine().evict(|_| self.dice.below(2) == 1);
+                self.restart(machine, End::Evict)
+            }
+            Op::Power => {
+                let machine = self.io.machine();
+                let unsynced = machine.unsynced();
+                let ways = survivors(&unsynced, 16, &mut self.dice);
+                let way = &ways[self.dice.index(ways.len())];
+                self.restart(machine.power_loss(&unsynced, way), End::Power)
+            }
+            Op::Space(free) => {
+                self.io.set_free_blocks(*free);
+                self.full = free.is_some();
+                Ok(())
+            }
+            Op::FailSync => self.arm(CallKind::Sync, Fault::Error(EIO)),
+            Op::FailSyncDir => self.arm(CallKind::SyncDir, Fault::Error(EIO)),
+            Op::FailWrite(None) => self.arm(CallKind::Write, Fault::Error(ENOSPC)),
+            Op::FailWrite(Some(len)) => self.arm(CallKind::Write, Fault::Short(*len)),
+        }
+    }
+
+    fn arm(&mut self, kind: CallKind, fault: Fault) -> Result<(), String> {
+        self.io.arm(Which::Kind(kind), 1, 1, fault);
+        Ok(())
+    }
+
+    /// The process ends and another one opens the log.
+    fn restart(&mut self, machine: Machine, end: End) -> Result<(), String> {
+        self.io.kill();
+        self.log = None;
+        self.start(machine);
+        self.open(end)
+    }
+
+    fn append(&mut self, lens: &[usize], durability: Durability) -> Result<(), String> {
+        let stale = self.stale();
+        let before = self.oracle(|o| o.last());
+        let payloads: Vec<_> =
+            self.oracle(|o| lens.iter().map(|len| o.payload(*len, &stale)).collect());
+        let records: Vec<&[u8]> = payloads.iter().map(|p| &p[..]).collect();
+        self.oracle(|o| {
+            for (k, payload) in payloads.iter().enumerate() {
+                o.push(Arc::clone(payload), k + 1 == lens.len());
+            }
+        });
+        let batch = Batch { kind: RecordKind::RECORD, records: &records };
+        match self.log().append_batch(batch, durability) {
+            Ok(_) if self.poisoned && !self.lenient => {
+                Err("G5: an append after a failed write or sync".into())
+            }
+            Ok(lsns) => {
+                if self.poisoned {
+                    // What failed before was refused: its LSNs are these.
+                    self.poisoned = false;
+                    let first = lsns.first.get().min(before + 1);
+                    let new = self.oracle(|o| o.history.split_off(before as usize));
+                    self.oracle(|o| {
+                        o.history.truncate(first as usize - 1);
+                        o.history.extend(new);
+                    });
+                }
+                let before = self.oracle(|o| o.last()) - lens.len() as u64;
+                let found = (lsns.first.get(), lsns.last.get());
+                let expected = (before + 1, before + lens.len() as u64);
+                if found != expected {
+                    return Err(format!("G7: expected LSNs {expected:?}, found {found:?}"));
+                }
+                if durability == Durability::Synced {
+                    self.oracle(|o| (o.promised, o.written) = (found.1, found.1));
+                }
+                Ok(())
+            }
+            Err(e) => self.refused(&e, before),
+        }
+    }
+
+    /// An append failed: either nothing of it will ever be seen, or the log is poisoned.
+    fn refused(&mut self, e: &oncelog::Error, before: u64) -> Result<(), String> {
+        match e.kind() {
+            ErrorKind::StoreFull if !self.poisoned => {
+                if !self.full && self.io.struck() == 0 {
+                    return Err(format!("G6: refused for space that is there: {}", chain(e)));
+                }
+                self.oracle(|o| o.history.truncate(before as usize));
+                Ok(())
+            }
+            ErrorKind::Io | ErrorKind::Poisoned | ErrorKind::OutcomeUnknown => {
+                if self.poisoned {
+                    self.oracle(|o| o.history.truncate(before as usize));
+                } else if self.io.struck() == 0 && !self.full {
+                    return Err(format!("append failed without a fault: {}", chain(e)));
+                }
+                self.poisoned = true;
+                Ok(())
+            }
+            ErrorKind::Limit => {
+                self.oracle(|o| o.history.truncate(before as usize));
+                Ok(())
+            }
+            kind => Err(format!("append: {} ({kind})", chain(e))),
+        }
+    }
+
+    /// The end of a call that promises something about all records so far.
+    fn settle(
+        &mut self,
+        done: oncelog::Result<()>,
+        promise: impl FnOnce(&mut Oracle, u64),
+    ) -> Result<(), String> {
+        match done {
+            Ok(()) if self.poisoned => Ok(()),
+            Ok(()) => {
+                self.oracle(|o| promise(o, o.last()));
+                Ok(())
+            }
+            Err(e) => match e.kind() {
+                ErrorKind::StoreFull if self.full => Ok(()),
+                ErrorKind::Io | ErrorKind::Poisoned | ErrorKind::OutcomeUnknown
+                    if self.poisoned || self.full || self.io.struck() > 0 =>
+                {
+                    self.poisoned = true;
+                    Ok(())
+                }
+                kind => Err(format!("{} ({kind})", chain(&e))),
+            },
+        }
+    }
+
+    fn trim(&mut self, quarters: u64) -> Result<(), String> {
+        let (oldest, promised) = self.oracle(|o| (o.oldest, o.promised));
+        let oldest = oldest.1 + (promised + 1).saturating_sub(oldest.1) * quarters / 4;
+        self.oracle(|o| o.oldest.1 = oldest);
+        let done = self.log().trim(Lsn::new(oldest).unwrap());
+        let ok = done.is_ok();
+        self.settle(done, |_, _| {})?;
+        if ok {
+            self.oracle(|o| o.oldest.0 = oldest);
+        }
+        Ok(())
+    }
+
+    /// Frames of the newest segment, for payloads that hold some.
+    fn stale(&self) -> Vec<u8> {
+        let machine = self.io.machine();
+        let newest = segments(&machine).pop();
+        let bytes = newest.and_then(|name| machine.bytes(Path::new(DIR).join(name)).ok());
+        bytes.and_then(|b| b.get(12_288..14_336).map(<[u8]>::to_vec)).unwrap_or_default()
+    }
+}
+
+/// Names of the segments, in order.
+pub(crate) fn segments(machine: &Machine) -> Vec<String> {
+    let io = MemIo::new(machine.clone());
+    let mut names: Vec<String> = io
+        .list(Path::new(DIR))
+        .unwrap_or_default()
+        .into_iter()
+        .filter_map(|entry| entry.name.into_string().ok())
+        .filter(|name| name.ends_with(".seg"))
+        .collect();
+    names.sort();
+    names
+}
+
+/// The log opened as a caller would who wants every byte looked at.
+pub(crate) fn open_full(machine: &Machine) -> oncelog::Result<Log> {
+    let io = MemIo::new(machine.clone());
+    let options = options(&io).create(CreateMode::Never).check(Check::Full);
+    Log::open(DIR, &options).map(|(log, _)| log)
+}
+
+/// An error with its causes, in one line.
+pub(crate) fn chain(e: &dyn std::error::Error) -> String {
+    let mut text = e.to_string();
+    let mut source = e.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}

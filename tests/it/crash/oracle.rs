@@ -1,0 +1,153 @@
+//! What the caller of a log may rely on, and the comparison with what a log holds (DESIGN's G1 to
+//! G8).
+
+use std::sync::Arc;
+
+use oncelog::testing::Dice;
+use oncelog::{Log, Lsn, Record};
+
+/// One record that was handed to the log.
+#[derive(Clone, Debug)]
+pub(crate) struct Rec {
+    pub(crate) payload: Arc<[u8]>,
+    /// Last of its batch.
+    pub(crate) last: bool,
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// It closed its log, or did not run yet.
+    Close,
+    /// It was killed; the machine went on.
+    Kill,
+    /// It was killed and the system dropped clean pages.
+    Evict,
+    /// The machine lost its power.
+    Power,
+}
+
+/// What the caller knows about his log.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Oracle {
+    /// What each LSN holds if it is recovered; LSN 1 comes first.
+    pub(crate) history: Vec<Rec>,
+    /// Last LSN that was acknowledged as durable, or served by an open.
+    pub(crate) promised: u64,
+    /// Last LSN that a flush has written: a kill alone does not lose it.
+    pub(crate) written: u64,
+    /// Oldest LSN that a returned trim made durable, and the one that was asked for.
+    pub(crate) oldest: (u64, u64),
+    /// An open has returned.
+    pub(crate) created: bool,
+    /// Payloads made until here.
+    pub(crate) payloads: u64,
+}
+
+impl Oracle {
+    pub(crate) fn new() -> Self {
+        Self { oldest: (1, 1), ..Self::default() }
+    }
+
+    /// A payload that no other record has. Some are zeros, so that a lost sector looks like one
+    /// that was written, and some hold `stale` bytes of a segment, frames and all.
+    pub(crate) fn payload(&mut self, len: usize, stale: &[u8]) -> Arc<[u8]> {
+        self.payloads += 1;
+        let mut bytes = vec![0; len];
+        let mut dice = Dice::new(self.payloads);
+        match self.payloads % 4 {
+            0 => {}
+            1 => {
+                for (target, source) in bytes.iter_mut().zip(stale) {
+                    *target = *source;
+                }
+            }
+            _ => {
+                for chunk in bytes.chunks_mut(8) {
+                    let word = dice.roll().to_le_bytes();
+                    chunk.copy_from_slice(&word[..chunk.len()]);
+                }
+            }
+        }
+        // The number makes it unlike all others where there is room.
+        let name = self.payloads.to_le_bytes();
+        let room = len.min(name.len());
+        bytes[len - room..].copy_from_slice(&name[..room]);
+        bytes.into()
+    }
+
+    pub(crate) fn push(&mut self, payload: Arc<[u8]>, last: bool) {
+        self.history.push(Rec { payload, last });
+    }
+
+    pub(crate) fn last(&self) -> u64 {
+        self.history.len() as u64
+    }
+
+    /// Compares an open log with what its caller relies on, and takes over what it found.
+    pub(crate) fn check(&mut self, log: &Log, end: End) -> Result<(), String> {
+        let last = log.next_lsn().get() - 1;
+        if last < self.promised {
+            return Err(format!("G1: LSN {} was promised, {last} is the last left", self.promised));
+        }
+        if end == End::Kill && last < self.written {
+            return Err(format!("G1: LSN {} was written, a kill left {last}", self.written));
+        }
+        if last > self.last() {
+            return Err(format!("G3: {} records were appended, {last} are there", self.last()));
+        }
+        let oldest = log.oldest_lsn().get();
+        if oldest < self.oldest.0 || oldest > self.oldest.1 {
+            return Err(format!("G8: oldest is {oldest}, trims allow {:?}", self.oldest));
+        }
+        if last > 0 && !self.history[last as usize - 1].last {
+            return Err(format!("G2: LSN {last} is the last left and not the last of its batch"));
+        }
+        let durable = log.durable_lsn().map_or(0, Lsn::get);
+        if durable != last {
+            return Err(format!("G1: {last} is served, {durable} is durable"));
+        }
+        self.check_records(log, oldest, last)?;
+        self.history.truncate(last as usize);
+        (self.promised, self.written) = (last, last);
+        self.oldest.0 = oldest;
+        self.created = true;
+        Ok(())
+    }
+
+    fn check_records(&self, log: &Log, oldest: u64, last: u64) -> Result<(), String> {
+        let lsn = Lsn::new(oldest).ok_or("G7: LSN 0")?;
+        let mut reader = log.reader(lsn).map_err(|e| format!("G8: reader at {oldest}: {e}"))?;
+        let (mut next, mut time_ms) = (oldest, 0);
+        while let Some(found) = reader.next().map_err(|e| format!("G1: read at {next}: {e}"))? {
+            self.check_record(&found, next, last)?;
+            if found.time_ms < time_ms {
+                return Err(format!("time runs backwards at LSN {next}"));
+            }
+            (next, time_ms) = (next + 1, found.time_ms);
+        }
+        if next != last + 1 {
+            return Err(format!("G7: reading ends at LSN {}, {last} is the last", next - 1));
+        }
+        if let Some(below) = lsn.prev()
+            && log.reader(below).map(drop).map_err(|e| e.kind()) != Err(oncelog::ErrorKind::Trimmed)
+        {
+            return Err(format!("G8: LSN {below} reads although {oldest} is the oldest"));
+        }
+        Ok(())
+    }
+
+    fn check_record(&self, found: &Record, next: u64, last: u64) -> Result<(), String> {
+        if found.lsn.get() != next || next > last {
+            return Err(format!("G7: expected LSN {next} of {last}, found {}", found.lsn));
+        }
+        let known = &self.history[next as usize - 1];
+        if found.payload[..] != known.payload[..] {
+            return Err(format!("G3: LSN {next} holds other bytes"));
+        }
+        if found.batch_end != known.last {
+            return Err(format!("G2: LSN {next} ends its batch: {}", found.batch_end));
+        }
+        Ok(())
+    }
+}

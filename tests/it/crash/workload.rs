@@ -1,0 +1,345 @@
+//! What the logs of the crash tests go through.
+
+use oncelog::testing::Dice;
+
+use super::drive::{Op, ROOM};
+
+/// A named sequence of steps.
+#[derive(Clone, Debug)]
+pub(crate) struct Workload {
+    pub(crate) name: String,
+    pub(crate) seed: u64,
+    pub(crate) ops: Vec<Op>,
+}
+
+fn named(name: impl Into<String>, ops: Vec<Op>) -> Workload {
+    let name = name.into();
+    let seed = name.bytes().fold(1, |h: u64, b| h.wrapping_mul(31).wrapping_add(u64::from(b)));
+    Workload { name, seed, ops }
+}
+
+fn synced(len: usize) -> Op {
+    Op::Synced(vec![len])
+}
+
+fn buffered(len: usize) -> Op {
+    Op::Buffered(vec![len])
+}
+
+/// Every workload: those written for a purpose, then `random` drawn ones.
+pub(crate) fn all(random: u64) -> Vec<Workload> {
+    let mut all = appends();
+    all.extend(remainders());
+    all.extend(rolls());
+    all.extend(trims());
+    all.extend(faults());
+    all.extend(torn_ends());
+    all.extend((1..=random).map(drawn));
+    all
+}
+
+fn appends() -> Vec<Workload> {
+    let batches = [vec![1, 2, 3], vec![0], vec![0, 0, 0], vec![600, 600, 5], vec![500, 3, 700]];
+    vec![
+        named("small", vec![synced(0), synced(1), synced(8), synced(480), synced(481)]),
+        named("batches", batches.iter().cloned().map(Op::Synced).collect()),
+        named(
+            "batches buffered",
+            batches.iter().cloned().map(Op::Buffered).chain([Op::Flush, Op::Sync]).collect(),
+        ),
+        named(
+            "buffered",
+            vec![
+                buffered(10),
+                buffered(700),
+                Op::Flush,
+                buffered(30),
+                Op::Sync,
+                buffered(900),
+                Op::Flush,
+                buffered(5),
+            ],
+        ),
+        named("large", vec![synced(9000), Op::Synced(vec![5000, 1, 4000])]),
+        named(
+            "closed and opened",
+            vec![
+                Op::Close,
+                synced(40),
+                Op::Close,
+                buffered(50),
+                Op::Close,
+                Op::Kill,
+                synced(60),
+                Op::Power,
+                Op::Close,
+            ],
+        ),
+        named(
+            "idle",
+            vec![
+                buffered(30),
+                Op::IdleSlot,
+                Op::Flush,
+                Op::IdleSlot,
+                synced(40),
+                Op::IdleSlot,
+                buffered(700),
+                Op::Flush,
+                Op::IdleSlot,
+                Op::IdleSlot,
+                Op::Kill,
+                Op::IdleSlot,
+                synced(1),
+            ],
+        ),
+    ]
+}
+
+/// A record that leaves 0, 8, 16, .. bytes at the end of the segment, then small ones.
+fn remainders() -> Vec<Workload> {
+    (0..=136)
+        .step_by(8)
+        .map(|left| {
+            let fill = ROOM - 32 - left;
+            named(format!("remainder {left}"), vec![buffered(fill), synced(3), synced(60)])
+        })
+        .collect()
+}
+
+fn rolls() -> Vec<Workload> {
+    let third = ROOM / 3;
+    vec![
+        named("rolls synced", (0..4).map(|_| synced(ROOM - 400)).collect()),
+        named("rolls buffered", (0..8).map(|_| buffered(third)).chain([Op::Flush]).collect()),
+        named(
+            "rolls between openings",
+            vec![
+                synced(ROOM - 100),
+                synced(80),
+                Op::Kill,
+                synced(ROOM - 100),
+                Op::Close,
+                buffered(100),
+                Op::Power,
+                synced(100),
+            ],
+        ),
+        named(
+            "batch larger than what is left",
+            vec![buffered(ROOM - 600), Op::Synced(vec![300, 300, 300]), synced(5)],
+        ),
+        named(
+            "batch larger than a segment",
+            vec![synced(5), Op::Synced(vec![ROOM / 2; 3]), synced(5)],
+        ),
+    ]
+}
+
+fn trims() -> Vec<Workload> {
+    let fill = || synced(ROOM - 3000);
+    vec![
+        named(
+            "trims",
+            vec![fill(), fill(), fill(), Op::Trim(2), synced(5), Op::Trim(4), synced(9), Op::Close],
+        ),
+        named(
+            "trimmed to nothing",
+            vec![
+                synced(5),
+                Op::Trim(4),
+                Op::Close,
+                fill(),
+                fill(),
+                Op::Trim(4),
+                Op::Kill,
+                synced(1),
+            ],
+        ),
+        named(
+            "trims between crashes",
+            vec![fill(), fill(), fill(), fill(), Op::Trim(3), Op::Power, Op::Trim(4), Op::Power],
+        ),
+        named(
+            "trim after an opening",
+            vec![fill(), fill(), Op::Power, Op::Trim(3), Op::IdleSlot, synced(3)],
+        ),
+        named(
+            "trim of a bare tail",
+            vec![Op::Kill, synced(30), synced(30), Op::Trim(2), Op::Kill, Op::Trim(4), synced(4)],
+        ),
+    ]
+}
+
+fn faults() -> Vec<Workload> {
+    let fill = || synced(ROOM - 3000);
+    vec![
+        named(
+            "disk full",
+            vec![
+                synced(100),
+                Op::Space(Some(0)),
+                fill(),
+                fill(),
+                synced(5),
+                Op::Kill,
+                synced(7),
+                fill(),
+                Op::Space(None),
+                fill(),
+                fill(),
+                synced(5),
+            ],
+        ),
+        named(
+            "disk nearly full",
+            (1..6)
+                .flat_map(|free| {
+                    [Op::Space(Some(free * 4)), fill(), buffered(9), fill(), Op::Flush]
+                })
+                .chain([Op::Space(None), fill()])
+                .collect(),
+        ),
+        named(
+            "trim on a full disk",
+            vec![
+                fill(),
+                fill(),
+                fill(),
+                Op::Space(Some(0)),
+                Op::Trim(3),
+                fill(),
+                fill(),
+                synced(1),
+            ],
+        ),
+        named(
+            "failed sync, killed",
+            vec![
+                synced(9),
+                buffered(2000),
+                Op::FailSync,
+                Op::Sync,
+                synced(5),
+                Op::Kill,
+                synced(700),
+            ],
+        ),
+        named(
+            "failed sync, evicted",
+            vec![buffered(2000), buffered(600), Op::FailSync, Op::Sync, Op::Evict, synced(700)],
+        ),
+        named(
+            "failed sync of an append",
+            vec![
+                synced(9),
+                Op::FailSync,
+                synced(1500),
+                synced(5),
+                Op::Kill,
+                Op::Power,
+                synced(1500),
+            ],
+        ),
+        named(
+            "failed sync of a roll",
+            vec![
+                buffered(ROOM - 900),
+                Op::FailSync,
+                synced(2000),
+                Op::Kill,
+                synced(600),
+                Op::Power,
+            ],
+        ),
+        named(
+            "failed sync of the directory",
+            vec![
+                fill(),
+                Op::FailSyncDir,
+                fill(),
+                synced(5),
+                Op::Kill,
+                synced(600),
+                fill(),
+                Op::Power,
+            ],
+        ),
+        named(
+            "failed sync of a trim",
+            vec![fill(), fill(), Op::FailSync, Op::Trim(3), Op::Kill, Op::Trim(4), synced(5)],
+        ),
+        named(
+            "failed sync of a close",
+            vec![synced(5), buffered(1200), Op::FailSync, Op::Close, Op::Close, synced(1200)],
+        ),
+        named(
+            "failed write",
+            vec![
+                synced(9),
+                Op::FailWrite(None),
+                synced(1500),
+                synced(1500),
+                Op::Kill,
+                synced(1500),
+            ],
+        ),
+        named(
+            "short write",
+            [0, 1, 31, 33, 600, 1100]
+                .into_iter()
+                .flat_map(|n| [Op::FailWrite(Some(n)), synced(1500), synced(1500), Op::Kill])
+                .collect(),
+        ),
+        named(
+            "full from the start",
+            vec![Op::Space(Some(1)), synced(5), Op::Space(None), synced(6)],
+        ),
+    ]
+}
+
+/// What is cut and what follows have the same shape, so that stale frames would fit exactly.
+fn torn_ends() -> Vec<Workload> {
+    [vec![0], vec![480], vec![700], vec![480, 480], vec![700, 700, 700], vec![2000, 0]]
+        .into_iter()
+        .map(|lens| {
+            let b = || Op::Buffered(lens.clone());
+            let ops =
+                vec![b(), b(), Op::Flush, b(), Op::Flush, Op::Power, b(), Op::Flush, Op::Power];
+            named(format!("torn end of {lens:?}"), ops)
+        })
+        .collect()
+}
+
+/// A random workload; the same for the same seed.
+fn drawn(seed: u64) -> Workload {
+    let mut dice = Dice::new(seed);
+    let lens = [0, 1, 8, 200, 479, 481, 700, 2000, 9000, ROOM / 3, ROOM - 200];
+    // Half of them use one shape, so that stale frames fit exactly.
+    let fixed = (dice.below(2) == 1).then(|| lens[dice.index(8)]);
+    let batch = |dice: &mut Dice| -> Vec<usize> {
+        let count = [1, 1, 1, 2, 3][dice.index(5)];
+        (0..count).map(|_| fixed.unwrap_or(lens[dice.index(lens.len())])).collect()
+    };
+    let steps = 4 + dice.below(8);
+    let ops = (0..steps)
+        .map(|_| match dice.below(40) {
+            0..=8 => Op::Synced(batch(&mut dice)),
+            9..=17 => Op::Buffered(batch(&mut dice)),
+            18..=20 => Op::Flush,
+            21..=22 => Op::Sync,
+            23..=25 => Op::Trim(1 + dice.below(4)),
+            26..=27 => Op::IdleSlot,
+            28..=29 => Op::Close,
+            30..=31 => Op::Kill,
+            32 => Op::Evict,
+            33..=34 => Op::Power,
+            35 => Op::FailSync,
+            36 => Op::FailSyncDir,
+            37 => Op::FailWrite([None, Some(dice.index(3000))][dice.index(2)]),
+            38 => Op::Space(Some(dice.below(30))),
+            _ => Op::Space(None),
+        })
+        .collect();
+    Workload { name: format!("drawn {seed}"), seed, ops }
+}

@@ -1,0 +1,290 @@
+//! What the sources and the documents must have in common, read from the files themselves.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+
+/// Longest file and longest function, in lines without tests.
+const FILE_LINES_MAX: usize = 500;
+const FUNCTION_LINES_MAX: usize = 70;
+/// Files and functions that may be longer, each with its reason.
+const LONGER: &[(&str, &str)] = &[];
+
+/// What a module may name: its own layer and those before it.
+const LAYERS: &[&[&str]] = &[
+    &["planted"],
+    &["error", "lsn", "clock", "io", "testing"],
+    &["log"],
+    &["channel"],
+    &["broadcast"],
+    &["import"],
+    &["gateway"],
+];
+
+/// Every file below a directory of the repository with one of these endings.
+fn files(below: &str, endings: &[&str]) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut todo = vec![Path::new(ROOT).join(below)];
+    while let Some(dir) = todo.pop() {
+        let Ok(entries) = std::fs::read_dir(&dir) else { continue };
+        for entry in entries {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap();
+            if path.is_dir() {
+                if !["target", ".git", "corpus", "artifacts", "data"].contains(&name) {
+                    todo.push(path);
+                }
+            } else if endings.iter().any(|ending| name.ends_with(ending)) {
+                found.push(path);
+            }
+        }
+    }
+    assert!(!found.is_empty(), "no file below {below}");
+    found.sort();
+    found
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    let path = Path::new(ROOT).join(path);
+    std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// The path as it stands in the repository.
+fn short(path: &Path) -> String {
+    path.strip_prefix(ROOT).unwrap().to_str().unwrap().to_owned()
+}
+
+/// The section of SPEC.md under a heading.
+fn section(heading: &str) -> String {
+    let spec = read("SPEC.md");
+    let begin = spec.find(&format!("\n## {heading}\n")).expect("heading");
+    let rest = &spec[begin + 4..];
+    rest[..rest.find("\n## ").unwrap_or(rest.len())].to_owned()
+}
+
+/// The source without the module of tests that ends it.
+fn without_tests(source: &str) -> &str {
+    let end = source.find("\n#[cfg(test)]\nmod tests").unwrap_or(source.len());
+    &source[..end]
+}
+
+#[track_caller]
+fn none(wrong: &[String]) {
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+/// Labels `@A` to `@Z` in a text.
+fn labels(text: &str) -> BTreeSet<char> {
+    let bytes = text.as_bytes();
+    (0..bytes.len())
+        .filter(|k| bytes[*k] == b'@' && bytes.get(k + 1).is_some_and(u8::is_ascii_uppercase))
+        .filter(|k| !bytes.get(k + 2).is_some_and(u8::is_ascii_alphanumeric))
+        .map(|k| char::from(bytes[k + 1]))
+        .collect()
+}
+
+#[test]
+fn recovery_has_the_same_rows_in_spec_code_and_scripts() {
+    let spec: BTreeSet<char> = section("12. Recovery")
+        .lines()
+        .filter(|line| line.starts_with("| @"))
+        .flat_map(|line| labels(&line[..5]))
+        .collect();
+    assert!(spec.len() > 20, "{spec:?}");
+    let code = labels(without_tests(&read("src/log/recover.rs")));
+    let dir = Path::new(ROOT).join("tests/it/data/recovery");
+    let mut scripts = BTreeSet::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let text = std::fs::read_to_string(entry.unwrap().path()).unwrap();
+        let first = text.lines().next().unwrap_or_default();
+        scripts.extend(labels(first));
+    }
+    assert_eq!(spec, code, "SPEC section 12 and src/log/recover.rs");
+    assert_eq!(spec, scripts, "SPEC section 12 and the first lines of tests/it/data/recovery");
+}
+
+#[test]
+fn limits_are_the_same_in_spec_and_code() {
+    let number = |text: &str| -> Option<u64> { text.replace([',', '_'], "").parse().ok() };
+    let spec: BTreeMap<String, u64> = section("9. Limits")
+        .lines()
+        .filter_map(|line| {
+            let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+            let name = cells.get(1)?.strip_prefix('`')?.strip_suffix('`')?;
+            Some((name.to_owned(), number(cells.get(2)?)?))
+        })
+        .collect();
+    let code: BTreeMap<String, u64> = read("format/src/limits.rs")
+        .lines()
+        .filter_map(|line| {
+            let (name, rest) = line.strip_prefix("pub const ")?.split_once(':')?;
+            Some((name.to_owned(), number(rest.split_once('=')?.1.trim().strip_suffix(';')?)?))
+        })
+        .collect();
+    assert!(spec.len() > 10, "{spec:?}");
+    for (name, value) in &spec {
+        assert_eq!(code.get(name), Some(value), "{name}");
+    }
+    // Places and alignments stand in the tables of their structures instead.
+    let extra = ["FRAMES_OFFSET", "ALIGNMENT"];
+    for name in code.keys().filter(|name| !extra.contains(&name.as_str())) {
+        assert!(spec.contains_key(name), "{name} is not in SPEC section 9");
+    }
+}
+
+#[test]
+fn files_and_functions_are_short() {
+    let mut wrong = Vec::new();
+    for path in files("src", &[".rs"]).into_iter().chain(files("format/src", &[".rs"])) {
+        let name = short(&path);
+        let longer = |what: &str| LONGER.iter().any(|(known, _)| *known == what);
+        if name.ends_with("/tests.rs") {
+            continue;
+        }
+        let source = read(&path);
+        let code = without_tests(&source);
+        let lines = code.lines().count();
+        if lines > FILE_LINES_MAX && !longer(&name) {
+            wrong.push(format!("{name}: {lines} lines"));
+        }
+        for (function, lines) in functions(code) {
+            let function = format!("{name}::{function}");
+            if lines > FUNCTION_LINES_MAX && !longer(&function) {
+                wrong.push(format!("{function}: {lines} lines"));
+            }
+        }
+    }
+    none(&wrong);
+}
+
+/// Names and lengths of the functions of a formatted source.
+fn functions(source: &str) -> Vec<(String, usize)> {
+    let lines: Vec<&str> = source.lines().collect();
+    let mut found = Vec::new();
+    for (k, line) in lines.iter().enumerate() {
+        let code = line.trim_start();
+        let Some(at) = code.find("fn ") else { continue };
+        let lead = &code[..at];
+        let qualifiers = ["pub", "pub(crate)", "pub(super)", "const", "async", "unsafe"];
+        if !lead.split_whitespace().all(|word| qualifiers.contains(&word)) {
+            continue;
+        }
+        let name = code[at + 3..].split(['(', '<']).next().unwrap_or_default();
+        // Without a body, or with one on the same line, it is short.
+        let opens = lines[k..].iter().find(|line| line.ends_with(['{', '}', ';']));
+        if opens.is_some_and(|line| line.ends_with('{')) {
+            let close = format!("{}}}", &line[..line.len() - code.len()]);
+            let length = lines[k..].iter().position(|line| *line == close).unwrap_or(lines.len());
+            found.push((name.to_owned(), length + 1));
+        }
+    }
+    found
+}
+
+#[test]
+fn sources_are_ascii() {
+    let mut wrong = Vec::new();
+    for path in files("", &[".rs", ".toml", ".md", ".txt", ".hex"]) {
+        for (k, line) in read(&path).lines().enumerate().filter(|(_, line)| !line.is_ascii()) {
+            wrong.push(format!("{}:{}: {line}", short(&path), k + 1));
+        }
+    }
+    none(&wrong);
+}
+
+#[test]
+fn modules_open_with_their_purpose_and_have_telling_names() {
+    let banned = ["util", "common", "helpers", "misc", "types", "manager", "mod"];
+    let mut wrong = Vec::new();
+    for path in files("src", &[".rs"]).into_iter().chain(files("format/src", &[".rs"])) {
+        let name = short(&path);
+        if !name.ends_with("tests.rs") && !read(&path).starts_with("//! ") {
+            wrong.push(format!("{name} does not say what it is"));
+        }
+        let stem = path.file_stem().unwrap().to_str().unwrap();
+        if banned.contains(&stem) {
+            wrong.push(format!("{name} is named for no thing"));
+        }
+    }
+    none(&wrong);
+}
+
+/// Modules of the crate that a source names by their path from the root.
+fn named(source: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for (at, _) in source.match_indices("crate::") {
+        let before = source[..at].chars().next_back();
+        if before.is_some_and(|c| c.is_alphanumeric() || c == '_' || c == '$') {
+            continue;
+        }
+        let rest = &source[at + 7..];
+        let names: Vec<&str> = match rest.strip_prefix('{') {
+            Some(list) => list[..list.find("};").unwrap_or(0)].split(',').map(str::trim).collect(),
+            None => vec![rest],
+        };
+        for name in names {
+            let end = name.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(name.len());
+            found.insert(name[..end].to_owned());
+        }
+    }
+    found
+}
+
+#[test]
+fn dependencies_point_one_way() {
+    let layer = |module: &str| LAYERS.iter().position(|layer| layer.contains(&module));
+    let mut wrong = Vec::new();
+    for path in files("src", &[".rs"]) {
+        let name = short(&path);
+        let source = read(&path);
+        let module = name["src/".len()..].split(['/', '.']).next().unwrap();
+        if module == "bin" {
+            if named(&source).iter().any(|m| layer(m).is_some()) {
+                wrong.push(format!("{name} names a module of the library"));
+            }
+            continue;
+        }
+        let Some(own) = layer(module) else {
+            if module != "lib" {
+                wrong.push(format!("{name} is in no layer"));
+            }
+            continue;
+        };
+        for other in named(&source) {
+            if layer(&other).is_some_and(|other| other > own) {
+                wrong.push(format!("{name} names {other}, which is above it"));
+            }
+        }
+    }
+    for path in files("format/src", &[".rs"]) {
+        for word in ["std::path", "std::fs", "std::io", "oncelog::"] {
+            if without_tests(&read(&path)).contains(word) {
+                wrong.push(format!("{} names {word}", short(&path)));
+            }
+        }
+    }
+    none(&wrong);
+}
+
+#[test]
+fn files_are_touched_and_memory_is_mapped_in_one_place_each() {
+    let mut wrong = Vec::new();
+    for path in files("src", &[".rs"]) {
+        let name = short(&path);
+        let source = read(&path);
+        let code = without_tests(&source);
+        let uses = |word: &str| {
+            code.lines().any(|line| line.contains(word) && !line.trim_start().starts_with("//"))
+        };
+        let library = !name.starts_with("src/bin/");
+        if library && uses("std::fs") && !["src/io/fs.rs", "src/io/map.rs"].contains(&name.as_str())
+        {
+            wrong.push(format!("{name} goes around Io"));
+        }
+        if uses("unsafe ") && name != "src/io/map.rs" {
+            wrong.push(format!("{name} has unsafe code"));
+        }
+    }
+    none(&wrong);
+}
