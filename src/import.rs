@@ -15,6 +15,7 @@ mod replay;
 mod request;
 mod sizer;
 mod slice;
+mod slices;
 mod source;
 mod stream;
 mod verdict;

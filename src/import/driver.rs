@@ -13,19 +13,21 @@
 //! leaves the attempt as it is: whoever opens the store again, or asks again, goes on.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
 
-use arrow_array::RecordBatch;
 use oncelog_format::control::{Collection, JobPhase, JobState, PchannelEnd};
 use oncelog_format::message::{BroadcastId, SliceStamp};
 
 use super::jobs::Watch;
-use super::partition::partition;
-use super::plan::{Plan, PlannedFile};
-use super::read::{self, RowReader};
+use super::plan::Plan;
+use super::replay::unify::Unified;
 use super::request::ImportRequest;
 use super::slice;
-use super::source::{Source, source_changed};
-use super::verdict::AttemptOf;
+use super::slices::{self, ReadySlice, SliceAt};
+use super::source::Source;
+use super::verdict::{ABORT, AttemptOf, COMMIT, SLICE};
 use crate::broadcast::{Job, Jobs, SliceMessage};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lsn::Lsn;
@@ -40,6 +42,9 @@ pub(crate) enum Halt {
 }
 
 type Step<T> = std::result::Result<T, Halt>;
+
+/// Slices that are read ahead of the one being appended.
+const READY_SLICES: usize = 2;
 
 /// Percent of a job's progress that are behind it once all files were read for the first time.
 const SURVEYED: u64 = 30;
@@ -130,19 +135,32 @@ impl Driver<'_> {
             self.watch.set(JobPhase::PreImporting, percent, 0);
             self.watch.go_on()
         };
-        let surveyed = Plan::survey(request, collection.primary_key.as_deref(), &mut report);
+        let expected = match collection.schema.as_slice() {
+            [] => None,
+            schema => Some(slice::schema(schema).map_err(Halt::Failed)?),
+        };
+        let key = collection.primary_key.as_deref();
+        let surveyed = Plan::survey(request, key, expected.as_deref(), &mut report);
         let plan = surveyed.map_err(|e| self.halt(e))?;
-        let ends = self.jobs.pin_ends(self.id).map_err(Halt::Stopped)?;
-        let from: Vec<PchannelEnd> = ends
-            .into_iter()
-            .map(|(pchannel, next)| PchannelEnd { pchannel, next_lsn: next.get() })
-            .collect();
+        if expected.is_none() {
+            self.state_schema(&plan, collection)?;
+        }
+        let from = self.jobs.pin_ends(self.id).map_err(Halt::Stopped)?;
         let vchannels = collection.vchannels.clone();
         let record = plan.record(self.id, self.attempt, vchannels, from.clone());
         let record = record.map_err(Halt::Failed)?;
         self.jobs.plan(record).map_err(Halt::Stopped)?;
         self.record(JobPhase::Importing, SURVEYED, 0, "").map_err(Halt::Stopped)?;
         Ok((plan, from))
+    }
+
+    /// The first import of a collection states its schema.
+    fn state_schema(&self, plan: &Plan, collection: &Collection) -> Step<()> {
+        let mut unified = Unified::default();
+        plan.files.iter().for_each(|file| unified.add(&file.survey.schema));
+        let schema = slice::encode_schema(&unified.schema()).map_err(Halt::Failed)?;
+        let collection = Collection { schema, ..collection.clone() };
+        self.jobs.update_collection(collection).map_err(Halt::Stopped)
     }
 
     /// The pchannels of the collection, each with the slices that stand on it.
@@ -167,77 +185,68 @@ impl Driver<'_> {
     }
 
     /// The slices of this attempt on a pchannel.
-    fn standing(&self, pchannel: &str, from: Lsn) -> Result<BTreeSet<(u32, u64)>> {
+    fn standing(&self, pchannel: &str, from: Lsn) -> Result<BTreeSet<SliceAt>> {
         let unknown = || Error::new(ErrorKind::Corrupt, format!("no channel {pchannel}"));
         let channel = self.jobs.channel(pchannel).ok_or_else(unknown)?;
+        // After an append that failed, what stands is known once the channel was opened again.
+        channel.reopen()?;
         let mut messages = channel.read(from)?;
         let mut have = BTreeSet::new();
         while let Some(stored) = messages.next()? {
             let stamp = stored.message()?.property::<SliceStamp>();
             let Some(stamp) = stamp.map_err(|e| stored.damage(e))? else { continue };
             if stamp.job == self.id && stamp.attempt == self.attempt {
-                have.insert((stamp.file, stamp.first_row));
+                have.insert(SliceAt { file: stamp.file, first_row: stamp.first_row });
             }
         }
         Ok(have)
     }
 
-    /// Appends the slices that do not stand yet.
+    /// Appends the slices that do not stand yet, while the next ones are read.
     fn append_all(&self, plan: &Plan, collection: &Collection, lanes: &[Lane]) -> Step<()> {
-        for (number, file) in (0..).zip(&plan.files) {
-            let source = Source::reopen(&file.path, file.identity).map_err(Halt::Failed)?;
-            let opened = read::open(&source, file.format, &file.survey);
-            let mut reader = opened.map_err(Halt::Failed)?;
-            let mut first_row = 0;
-            while first_row < file.survey.rows {
+        let (ready, slices) = mpsc::sync_channel(READY_SLICES);
+        thread::scope(|scope| {
+            let produce = move || {
+                let stands = |at: SliceAt| lanes.iter().all(|lane| lane.have.contains(&at));
+                let mut take = |slice| ready.send(Ok(slice)).is_ok();
+                if let Err(error) = slices::produce(plan, collection, &stands, &mut take) {
+                    // Without a receiver nobody wants to know.
+                    drop(ready.send(Err(error)));
+                }
+            };
+            let reader = thread::Builder::new().name(format!("import-{}-read", self.id));
+            let started = reader.spawn_scoped(scope, produce);
+            started.map_err(|e| {
+                let what = "a thread for an import cannot be started";
+                Halt::Stopped(Error::new(ErrorKind::Io, what).with_source(e))
+            })?;
+            for slice in slices {
+                let slice = slice.map_err(Halt::Failed)?;
                 self.watch.go_on().map_err(|e| self.halt(e))?;
-                let rows = u64::from(plan.slice_rows).min(file.survey.rows - first_row);
-                let slice = SliceAt { file: number, first_row, rows };
-                self.slice(slice, file, collection, lanes, &mut *reader)?;
-                first_row += rows;
-                self.show(file.rows_before + first_row, plan.rows);
+                self.append(&slice, lanes)?;
+                self.show(slice.rows_behind, plan.rows);
             }
-            if reader.finish().map_err(Halt::Failed)? != file.survey.sha256 {
-                return Err(Halt::Failed(source_changed(&file.path, "its SHA-256 is another")));
-            }
-            source.unchanged(file.identity).map_err(Halt::Failed)?;
-        }
-        Ok(())
+            Ok(())
+        })
     }
 
     /// Appends what is missing of one slice.
-    fn slice(
-        &self,
-        at: SliceAt,
-        file: &PlannedFile,
-        collection: &Collection,
-        lanes: &[Lane],
-        reader: &mut dyn RowReader,
-    ) -> Step<()> {
-        let missing = |lane: &&Lane| !lane.have.contains(&(at.file, at.first_row));
-        if !lanes.iter().any(|lane| missing(&lane)) {
-            return reader.skip(at.rows).map_err(Halt::Failed);
-        }
-        let rows = usize::try_from(at.rows).unwrap_or(usize::MAX);
-        let batch = reader.next_batch(rows).map_err(Halt::Failed)?;
-        let fewer = || source_changed(&file.path, "it has fewer rows");
-        let batch = batch.filter(|batch| batch.num_rows() == rows);
-        let batch = batch.ok_or_else(fewer).map_err(Halt::Failed)?;
-        let parts = self.parts(&batch, collection, file.rows_before + at.first_row);
-        let parts = parts.map_err(Halt::Failed)?;
-        for lane in lanes.iter().filter(missing) {
+    fn append(&self, slice: &ReadySlice, lanes: &[Lane]) -> Step<()> {
+        for lane in lanes.iter().filter(|lane| !lane.have.contains(&slice.at)) {
             let messages = lane.vchannels.iter().filter_map(|(index, vchannel)| {
-                let part = parts.get(*index)?;
+                let part = slice.parts.get(*index)?;
                 let stamp = SliceStamp {
                     job: self.id,
                     attempt: self.attempt,
-                    file: at.file,
-                    first_row: at.first_row,
+                    file: slice.at.file,
+                    first_row: slice.at.first_row,
                     rows: part.rows,
                 };
-                Some(SliceMessage::new(vchannel.clone(), stamp, part.payload.clone()))
+                let payload = part.payload.clone();
+                Some(SliceMessage { vchannel: vchannel.clone(), stamp, payload })
             });
-            let appended = self.jobs.append(&lane.pchannel, messages.collect());
+            let messages: Vec<SliceMessage> = messages.collect();
+            let appended = self.jobs.append(&lane.pchannel, SLICE, &messages);
             appended.map_err(|e| match e.kind() {
                 // Refused before a byte was written, and would be again.
                 ErrorKind::Limit => Halt::Failed(e),
@@ -245,18 +254,6 @@ impl Driver<'_> {
             })?;
         }
         Ok(())
-    }
-
-    fn parts(
-        &self,
-        batch: &RecordBatch,
-        collection: &Collection,
-        first_row: u64,
-    ) -> Result<Vec<slice::Part>> {
-        let count = u32::try_from(collection.vchannels.len()).unwrap_or(u32::MAX);
-        let key = collection.primary_key.as_deref();
-        let places = partition(batch, key, first_row, count)?;
-        slice::split(batch, &places, count)
     }
 
     fn show(&self, rows: u64, total: u64) {
@@ -286,7 +283,8 @@ impl Driver<'_> {
 
     fn end(&self, commit: bool) -> Result<()> {
         let attempt = AttemptOf { job: self.id, attempt: self.attempt };
-        self.jobs.end(self.id, self.attempt, commit, attempt.encode()).map(drop)
+        let kind = if commit { COMMIT } else { ABORT };
+        self.jobs.end(self.id, self.attempt, (kind, commit), attempt.encode()).map(drop)
     }
 }
 
@@ -295,21 +293,13 @@ struct Lane {
     pchannel: String,
     /// Index in the collection, and name.
     vchannels: Vec<(usize, String)>,
-    /// File and first row.
-    have: BTreeSet<(u32, u64)>,
-}
-
-#[derive(Clone, Copy)]
-struct SliceAt {
-    file: u32,
-    first_row: u64,
-    rows: u64,
+    have: BTreeSet<SliceAt>,
 }
 
 fn percent(value: u64) -> u8 {
     u8::try_from(value.min(100)).unwrap_or(100)
 }
 
-fn size_of(path: &std::path::Path) -> u64 {
+fn size_of(path: &Path) -> u64 {
     Source::open(path).map_or(0, |source| source.identity.bytes)
 }

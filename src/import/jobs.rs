@@ -17,7 +17,8 @@ use super::kind::{self, IMPORT};
 use super::plan::is_changed;
 use super::request::ImportRequest;
 use crate::broadcast::{
-    Answer, Broadcaster, CollectionSpec, Identity, Job, Jobs, MessageType, Request,
+    Answer, Broadcaster, CollectionSpec, Identity, Job, Jobs, MessageType, Request, State,
+    check_client_key,
 };
 use crate::clock::{Clock, SystemClock};
 use crate::error::{Error, ErrorKind, Result};
@@ -173,6 +174,9 @@ impl Imports {
         let base = std::env::current_dir()
             .map_err(|e| Error::new(ErrorKind::Io, "the current directory").with_source(e))?;
         let request = request.normalised(&base)?;
+        if let Some(key) = &call.key {
+            check_client_key(key.as_bytes())?;
+        }
         let collection = self.collection(broadcaster, &request)?;
         let domain = "collection".to_owned();
         let scope = call.key.as_ref().map(|key| Scope {
@@ -188,7 +192,7 @@ impl Imports {
         let asked = Request::new(IMPORT, scope, collection.vchannels.clone(), payload)
             .resources(vec![resource])
             .identity(Identity::Fields(request.fields(collection.id)));
-        broadcaster.submit(asked, call.wait)
+        broadcaster.submit(&asked, call.wait)
     }
 
     /// The collection of a request. Where there is none, no key of it can have been accepted, so
@@ -198,17 +202,20 @@ impl Imports {
         broadcaster: &Broadcaster,
         request: &ImportRequest,
     ) -> Result<Arc<Collection>> {
-        let named = |state: &crate::broadcast::State, _| {
-            state.collection_named(&request.collection).cloned()
-        };
+        let named = |state: &State, _| state.collection_named(&request.collection).cloned();
         if let Some(found) = broadcaster.read(named) {
             return Ok(found);
         }
         request.check_files()?;
-        let spec = CollectionSpec::new(request.collection.clone())
-            .primary_key(request.primary_key.clone())
-            .vchannels(request.vchannels.unwrap_or(1));
-        broadcaster.ensure_collection(&spec).map(Arc::new)
+        // No two collections have a vchannel of one name: the last `_v` ends the collection's.
+        let names = (0..request.vchannels.unwrap_or(1));
+        let names = names.map(|number| format!("{}_v{number}", request.collection));
+        broadcaster.ensure_collection(&CollectionSpec {
+            name: request.collection.clone(),
+            schema: Vec::new(),
+            primary_key: request.primary_key.clone(),
+            vchannels: names.collect(),
+        })
     }
 
     /// Runs an import to its end.

@@ -6,6 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
+use arrow_schema::Schema;
 use oncelog_format::control::{JobPlan, PchannelEnd, PlanFile};
 use oncelog_format::message::BroadcastId;
 
@@ -41,17 +42,19 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Reads every file for the first time. `report` is told how many bytes were read.
+    /// Reads every file for the first time; text in columns of `expected` must spell values of their
+    /// types. `report` is told how many bytes were read.
     pub(crate) fn survey(
         request: &ImportRequest,
         primary_key: Option<&str>,
+        expected: Option<&Schema>,
         report: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<Self> {
         let mut plan = Self { files: Vec::new(), slice_rows: SLICE_ROWS, rows: 0 };
         for path in &request.files {
             let format = Format::of_name(path)?;
             let source = Source::open(path)?;
-            let mut pass = FirstPass { primary_key, progress: Progress::new(report) };
+            let mut pass = FirstPass { primary_key, expected, progress: Progress::new(report) };
             let survey = read::survey(&source, format, &mut pass)?;
             plan.push(PlannedFile {
                 path: path.clone(),
@@ -186,7 +189,7 @@ mod tests {
         let files = names.iter().map(|name| data.join(name)).collect();
         let request = ImportRequest::new("c", files);
         let mut bytes = 0;
-        let plan = Plan::survey(&request, None, &mut |read| {
+        let plan = Plan::survey(&request, None, None, &mut |read| {
             bytes += read;
             Ok(())
         });
@@ -213,7 +216,7 @@ mod tests {
         std::fs::create_dir(&dir).unwrap();
         std::fs::write(&path, "a\n1\n").unwrap();
         let request = ImportRequest::new("c", vec![path.clone()]);
-        let plan = Plan::survey(&request, None, &mut |_| Ok(())).unwrap();
+        let plan = Plan::survey(&request, None, None, &mut |_| Ok(())).unwrap();
         let record = plan.record(BroadcastId(1), 1, Vec::new(), Vec::new()).unwrap();
         let file = record.files.first().unwrap();
         std::fs::remove_dir_all(&dir).unwrap();

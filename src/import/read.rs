@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
-use arrow_schema::{DataType, SchemaRef};
+use arrow_schema::{DataType, Schema, SchemaRef};
 
 use super::csv::{self, CsvReader};
 use super::format::Format;
@@ -35,6 +35,8 @@ pub(crate) struct Survey {
 pub(crate) struct FirstPass<'a> {
     /// The column that must be there, and not null, in every row.
     pub(crate) primary_key: Option<&'a str>,
+    /// Types that text of the columns named so must spell values of.
+    pub(crate) expected: Option<&'a Schema>,
     /// Where progress goes.
     pub(crate) progress: Progress<'a>,
 }
@@ -133,8 +135,15 @@ fn check_primary_key(source: &Source, survey: &Survey, name: &str) -> Result<()>
     if survey.rows == 0 { Ok(()) } else { Err(Place::default().column(name).error(path, &what)) }
 }
 
-/// Fails when two columns have one name.
+/// Most columns of a source: each costs memory in every slice, used or not.
+pub(crate) const COLUMN_COUNT_MAX: usize = 4096;
+
+/// Fails when there are too many columns, or two have one name.
 pub(crate) fn check_names(source: &Source, names: &[String]) -> Result<()> {
+    if names.len() > COLUMN_COUNT_MAX {
+        let what = format!("more than {COLUMN_COUNT_MAX} columns");
+        return Err(Place::default().limit(source.file.path(), &what));
+    }
     let mut seen = HashSet::new();
     for name in names {
         if !seen.insert(name) {
@@ -147,7 +156,7 @@ pub(crate) fn check_names(source: &Source, names: &[String]) -> Result<()> {
 
 /// A schema of these fields.
 pub(crate) fn schema(fields: Vec<arrow_schema::Field>) -> SchemaRef {
-    Arc::new(arrow_schema::Schema::new(fields))
+    Arc::new(Schema::new(fields))
 }
 
 #[cfg(test)]

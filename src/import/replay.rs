@@ -7,7 +7,7 @@
 pub(crate) mod cell;
 mod output;
 mod sink;
-mod unify;
+pub(crate) mod unify;
 mod visible;
 
 use std::path::Path;
