@@ -7,7 +7,7 @@
 pub(crate) mod cell;
 mod output;
 mod sink;
-mod unify;
+pub(crate) mod unify;
 mod visible;
 
 use std::path::Path;
@@ -109,7 +109,7 @@ impl Parts<'_> {
             Error::new(ErrorKind::Corrupt, "a message is no longer there").at_lsn(part.lsn.get())
         };
         let cursor = self.cursors.get_mut(part.pchannel).ok_or_else(missing)?;
-        if !cursor.as_ref().is_some_and(|cursor| cursor.next <= part.lsn) {
+        if cursor.as_ref().is_none_or(|cursor| cursor.next > part.lsn) {
             let name = self.pchannels.get(part.pchannel).ok_or_else(missing)?;
             let messages = self.channels.read(name, Some(part.lsn))?;
             *cursor = Some(Cursor { messages, next: part.lsn });

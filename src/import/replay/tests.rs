@@ -60,7 +60,8 @@ impl Memory {
         let source = Source::open(path).unwrap();
         let format = Format::of_name(path).unwrap();
         let mut report = |_| Ok(());
-        let mut pass = FirstPass { primary_key: None, progress: Progress::new(&mut report) };
+        let mut pass =
+            FirstPass { primary_key: None, expected: None, progress: Progress::new(&mut report) };
         let survey = read::survey(&source, format, &mut pass).unwrap();
         let mut reader = read::open(&source, format, &survey).unwrap();
         let count = u32::try_from(vchannels.len()).unwrap();
@@ -105,7 +106,8 @@ fn rows_of(path: &Path) -> Vec<String> {
     let source = Source::open(path).unwrap();
     let format = Format::of_name(path).unwrap();
     let mut report = |_| Ok(());
-    let mut pass = FirstPass { primary_key: None, progress: Progress::new(&mut report) };
+    let mut pass =
+        FirstPass { primary_key: None, expected: None, progress: Progress::new(&mut report) };
     let survey = read::survey(&source, format, &mut pass).unwrap();
     let mut reader = read::open(&source, format, &survey).unwrap();
     let mut rows = Vec::new();
