@@ -9,7 +9,7 @@ use arrow_cast::cast::{CastOptions, cast_with_options};
 use arrow_schema::DataType;
 
 /// Whether values of a type are read from text. Nested values and bytes are not.
-pub(crate) const fn is_read_from_text(kind: &DataType) -> bool {
+pub(crate) fn is_read_from_text(kind: &DataType) -> bool {
     kind.is_numeric() || kind.is_temporal() || matches!(kind, DataType::Boolean)
 }
 

@@ -92,7 +92,7 @@ fn replayed(
     let target = dir.path().join(format!("out.{ending}"));
     let io: Arc<dyn Io> = Arc::new(FsIo::new());
     let pchannels = names(&["p"]);
-    let report = replay(memory, &pchannels, vchannels, &io, &target, &mut |_, _| {}).unwrap();
+    let report = replay_rows(memory, &pchannels, vchannels, &io, &target, &mut |_, _| {}).unwrap();
     (report, dir, target)
 }
 
@@ -238,7 +238,7 @@ fn nothing_is_named_when_a_replay_fails() {
     let io: Arc<dyn Io> = Arc::new(FsIo::new());
     let target = dir.path().join("o.jsonl");
     let (p, v) = (names(&["p"]), names(&["v0"]));
-    let error = replay(&memory, &p, &v, &io, &target, &mut |_, _| {}).unwrap_err();
+    let error = replay_rows(&memory, &p, &v, &io, &target, &mut |_, _| {}).unwrap_err();
     assert_eq!((error.kind(), error.lsn()), (ErrorKind::Corrupt, Some(1)));
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }
