@@ -208,7 +208,7 @@ impl Imports {
         }
         request.check_files()?;
         // No two collections have a vchannel of one name: the last `_v` ends the collection's.
-        let names = (0..request.vchannels.unwrap_or(1));
+        let names = 0..request.vchannels.unwrap_or(1);
         let names = names.map(|number| format!("{}_v{number}", request.collection));
         broadcaster.ensure_collection(&CollectionSpec {
             name: request.collection.clone(),
@@ -451,3 +451,6 @@ fn report(answer: &Answer, job: &Job) -> ImportReport {
         clock_held: answer.clock_held,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -21,17 +21,16 @@ use arrow_select::interleave::interleave_record_batch;
 use bytes::Bytes;
 
 use self::output::Output;
-use self::view::ViewChannels;
 use self::sink::Sink;
 use self::unify::{Unified, conform};
+use self::view::ViewChannels;
 pub(crate) use self::visible::{Channels, Messages};
 use self::visible::{PartAt, decoded};
 use super::slice::{self, Decoded};
-use crate::broadcast::State;
+use crate::broadcast::{State, StoreView};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Io;
 use crate::lsn::Lsn;
-use crate::store::StoreView;
 
 /// What a replay wrote, and what it left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use super::visible::{Channels, Messages};
+use crate::broadcast::StoreView;
 use crate::error::{Error, ErrorKind, Result};
-use crate::log::{LogView, ViewReader};
+use crate::log::{LogView, Reader};
 use crate::lsn::Lsn;
-use crate::store::StoreView;
 
 /// A look at every pchannel, all of them taken before the first is read.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(crate) struct ViewChannels {
 impl ViewChannels {
     /// Looks at the pchannels of a store.
     pub(crate) fn open(view: &StoreView) -> Result<Self> {
-        let names: Vec<String> = view.pchannels().to_vec();
+        let names: Vec<String> = view.pchannels()?;
         let views = names.iter().map(|name| Ok((name.clone(), view.channel(name)?)));
         let views = views.collect::<Result<_>>()?;
         Ok(Self { names, views })
@@ -40,11 +40,11 @@ impl Channels for ViewChannels {
     }
 }
 
-struct ViewMessages<'v> {
-    reader: ViewReader<'v>,
+struct ViewMessages {
+    reader: Reader,
 }
 
-impl Messages for ViewMessages<'_> {
+impl Messages for ViewMessages {
     fn next(&mut self) -> Result<Option<(Lsn, Bytes)>> {
         Ok(self.reader.next()?.map(|record| (record.lsn, record.payload)))
     }
