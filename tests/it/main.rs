@@ -11,8 +11,8 @@
 )]
 
 mod beside;
-mod cli;
 mod broadcast;
+mod cli;
 mod crash;
 mod differential;
 mod faults;

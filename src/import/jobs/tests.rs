@@ -193,9 +193,11 @@ fn csv_takes_the_types_that_the_collection_has() {
 #[test]
 fn a_cancelled_job_is_aborted() {
     let fixture = Fixture::new();
-    let path = fixture.file("a.csv", &(0..50_000).fold("n\n".to_owned(), |s, n| s + &format!("{n}\n")));
+    let path =
+        fixture.file("a.csv", &(0..50_000).fold("n\n".to_owned(), |s, n| s + &format!("{n}\n")));
     let (imports, broadcaster) = fixture.open();
-    let answer = imports.submit(&broadcaster, request("c", &[&path]), &ImportCall::of("p")).unwrap();
+    let answer =
+        imports.submit(&broadcaster, request("c", &[&path]), &ImportCall::of("p")).unwrap();
     let job = imports.cancel(&broadcaster, answer.id, None).unwrap();
     // The commit may have been first: then the cancel says so.
     let rows = if job.phase() == JobPhase::Completed { 50_000 } else { 0 };
@@ -207,7 +209,8 @@ fn a_cancelled_job_is_aborted() {
 #[test]
 fn a_wait_that_is_over_leaves_the_job_running() {
     let fixture = Fixture::new();
-    let path = fixture.file("a.csv", &(0..50_000).fold("n\n".to_owned(), |s, n| s + &format!("{n}\n")));
+    let path =
+        fixture.file("a.csv", &(0..50_000).fold("n\n".to_owned(), |s, n| s + &format!("{n}\n")));
     let call = ImportCall::of("p").key(Some("k".to_owned())).wait(Some(Duration::from_millis(1)));
     match fixture.call(request("c", &[&path]), &call) {
         Ok(report) => assert_eq!(report.rows, 50_000),
