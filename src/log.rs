@@ -8,7 +8,7 @@
 //! It does not know what a record means, and it retries nothing.
 
 mod background;
-mod dir;
+pub(crate) mod dir;
 mod end;
 mod facts;
 mod finding;
@@ -203,6 +203,23 @@ impl Log {
     #[must_use]
     pub fn oldest_lsn(&self) -> Lsn {
         Lsn::at_least_first(self.handle.shared.gate().oldest)
+    }
+
+    /// Time of the newest record in milliseconds since 1970-01-01 UTC, also when retention has
+    /// dropped it; `None` when the log has never had one.
+    #[must_use]
+    pub fn newest_ms(&self) -> Option<u64> {
+        let gate = self.handle.shared.gate();
+        (gate.next_lsn > 1).then_some(gate.time_ms)
+    }
+
+    /// Says whether appends may go on.
+    ///
+    /// # Errors
+    ///
+    /// `Poisoned` with its cause, `Closed`.
+    pub fn check_open(&self) -> Result<()> {
+        self.handle.shared.gate().check_open()
     }
 
     /// Waits until the durable LSN is at least `lsn`, or the time is over; says whether it is. The

@@ -75,14 +75,16 @@ fn open_or_make(io: &dyn Io, path: &Path) -> io::Result<Arc<dyn IoFile>> {
     }
 }
 
-/// Extends the file with zeros to its length; says whether it was shorter.
+/// Extends the file with zeros to its length; says whether it was shorter. What is too short to
+/// hold an identity holds none, and is overwritten.
 fn fill(file: &dyn IoFile) -> io::Result<bool> {
     let len = usize::try_from(file.len()?).unwrap_or(usize::MAX);
     let zeros = [0; LOCK_LEN];
-    let Some(missing) = zeros.get(len..).filter(|missing| !missing.is_empty()) else {
+    let from = if len < LOCK_CONTENT_LEN { 0 } else { len };
+    let Some(missing) = zeros.get(from..).filter(|missing| !missing.is_empty()) else {
         return Ok(false);
     };
-    file.write_all_at(missing, u64::try_from(len).unwrap_or(u64::MAX))?;
+    file.write_all_at(missing, u64::try_from(from).unwrap_or(u64::MAX))?;
     file.sync()?;
     Ok(true)
 }

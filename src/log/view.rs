@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use oncelog_format::Uuid;
+use oncelog_format::{FrameHeader, Uuid};
 
-use super::facts::FooterFacts;
+use super::facts::{FooterFacts, Listing, SegmentFacts};
 use super::finding::{Finding, FindingKind, Severity};
 use super::options::Check;
 use super::reader::{Located, Reader, Source, trimmed};
@@ -125,19 +125,17 @@ impl LogView {
         Self::open(&self.seen.path, Arc::clone(&self.seen.io))
     }
 
-    /// Waits a moment for a change behind the last record, or for a change of the segments; says
-    /// whether there was one.
+    /// Waits a moment, then says whether the tail or the segments have changed since this look.
+    /// Reads a few blocks, no frames.
     ///
     /// # Errors
     ///
     /// `Io`.
     pub fn wait_changed(&self) -> Result<bool> {
         pause();
-        let seen = &self.seen;
-        match look(&*seen.io, &seen.path) {
-            Ok(now) => Ok((now.last, now.proven) != (seen.survey.last, seen.survey.proven)),
+        match self.seen.has_changed() {
             Err(error) if is_gone(&error) => Ok(true),
-            Err(error) => Err(error),
+            other => other,
         }
     }
 
@@ -215,6 +213,26 @@ impl LogView {
 }
 
 impl Seen {
+    fn has_changed(&self) -> Result<bool> {
+        let survey = &self.survey;
+        let Some(tail) = survey.segments.last() else {
+            return Ok(!look(&*self.io, &self.path)?.segments.is_empty());
+        };
+        if !survey.listing.segments.is_empty() {
+            let listing = Listing::read(&*self.io, &self.path)
+                .map_err(|e| Error::io("cannot list the directory", &self.path, e))?;
+            if listing.segments != survey.listing.segments {
+                return Ok(true);
+            }
+        }
+        let facts = SegmentFacts::read(&*self.io, &tail.facts.path)?;
+        let mut next = [0; FrameHeader::LEN];
+        self.open_file(tail)?
+            .read_full_at(&mut next, tail.end)
+            .map_err(|e| Error::io("cannot read the segment", &tail.facts.path, e))?;
+        Ok(facts.slots != tail.facts.slots || next != [0; FrameHeader::LEN])
+    }
+
     /// First LSN of the successor of a segment; `None` for the last one.
     pub(crate) fn next_first(&self, at: usize) -> Option<u64> {
         self.survey.segments.get(at.saturating_add(1)).map(|next| next.header.first_lsn)

@@ -3,8 +3,17 @@
 use super::bytes::{footer, footer_of, frame_header};
 use super::{FRAMES_AT, Finding, Segment, TornRange, Verdict, wide};
 
+/// What the log around a tail says.
+#[derive(Clone, Copy)]
+pub(super) struct Around {
+    /// `LOCK` holds a UUID.
+    pub(super) has_uuid: bool,
+    /// The records up to here have to be there, kept or trimmed.
+    pub(super) trimmed: u64,
+}
+
 /// Judges the last segment; `finding` holds what the segments before it said.
-pub(super) fn judge_tail(tail: &Segment<'_>, has_uuid: bool, mut finding: Finding) -> Finding {
+pub(super) fn judge_tail(tail: &Segment<'_>, around: Around, mut finding: Finding) -> Finding {
     let before = tail.header.first_lsn - 1;
     let (kept, cut) = tail.frames(None);
     let end = kept.last().map_or(FRAMES_AT, |frame| frame.end);
@@ -18,7 +27,7 @@ pub(super) fn judge_tail(tail: &Segment<'_>, has_uuid: bool, mut finding: Findin
     finding.last = kept.last().map_or(before, |frame| frame.lsn);
     finding.keep(tail, &kept);
 
-    if finding.last < finding.proven || finding.last < finding.oldest.saturating_sub(1) {
+    if finding.last < finding.proven || finding.last < around.trimmed {
         let missing = finding.last + 1;
         return finding.corrupt('N', Some(tail.header.number), Some(missing));
     }
@@ -39,14 +48,14 @@ pub(super) fn judge_tail(tail: &Segment<'_>, has_uuid: bool, mut finding: Findin
         }
         return finding.decide('P', Verdict::Clean);
     }
-    if !has_uuid && kept.is_empty() {
+    if !around.has_uuid && kept.is_empty() {
         finding.add('S');
     }
     if in_use > 0 {
         finding.torn = Some(TornRange {
             segment: tail.header.number,
             from: wide(end),
-            to: wide(end + in_use).next_multiple_of(8),
+            to: wide(end + in_use),
         });
         return finding.decide('Q', Verdict::Torn);
     }
