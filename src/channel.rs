@@ -1,19 +1,23 @@
 //! Channels: where messages of vchannels are stored, whatever stores them.
 //!
-//! A [`ChannelLog`] is one pchannel: an ordered log of messages of many vchannels. It gives time
-//! ticks, appends batches whole, and reads from a position on. What a message means is not its
-//! affair.
+//! A [`ChannelLog`] is one pchannel: an ordered log of the messages of many vchannels. It stamps
+//! each message, appends batches whole, and reads from any position on. What a message means, and
+//! who may send it, is not its affair; it never sends anything twice on its own.
 
+mod filter;
 mod local;
 
 use std::fmt;
+use std::time::Duration;
 
 use bytes::Bytes;
-use oncelog_format::message::{Message, Properties, TimeTick};
+use oncelog_format::message::{Message, Properties, Property, TimeTick};
+use oncelog_format::{DecodeError, DecodeErrorKind};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::lsn::Lsn;
 
+pub use filter::VchannelReader;
 pub use local::LocalChannel;
 
 /// Where a message stands.
@@ -34,7 +38,8 @@ impl Position {
     }
 }
 
-/// A message on its way: everything but what the channel stamps, time tick and last confirmed LSN.
+/// A message on its way. Its properties name the vchannel (`_vc`); the channel sets the version
+/// (`_v`), the time tick (`_tt`) and the last confirmed LSN (`_lc`), whatever they were.
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "built by the caller at every append")]
 pub struct Outgoing<'a> {
@@ -44,34 +49,13 @@ pub struct Outgoing<'a> {
     pub payload: &'a [u8],
 }
 
-/// Messages that were handed over and are not known to be durable.
-pub trait PendingMessages: fmt::Debug + Send {
-    /// Waits until they are durable; returns where each stands, in order.
-    ///
-    /// # Errors
-    ///
-    /// `Poisoned`, `Io`, `Closed`: whether they stand is unknown until the channel was reopened and
-    /// read.
-    fn wait(self: Box<Self>) -> Result<Vec<Position>>;
-}
-
-/// Reads the messages of a pchannel in order.
-pub trait MessageReader: Send {
-    /// Returns the next durable message, `None` at the end as it is now.
-    ///
-    /// # Errors
-    ///
-    /// `Io`, `Corrupt`, `Trimmed`.
-    fn next(&mut self) -> Result<Option<StoredMessage>>;
-}
-
 /// A message as it stands.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct StoredMessage {
     /// LSN in the log of the pchannel.
     pub lsn: Lsn,
-    /// Time of its frame, in milliseconds.
+    /// Time of its frame, in milliseconds since 1970-01-01 UTC.
     pub time_ms: u64,
     /// The encoded message.
     pub record: Bytes,
@@ -82,20 +66,78 @@ impl StoredMessage {
     ///
     /// # Errors
     ///
-    /// `Corrupt` where the bytes are no message; `Unsupported` for a version that is not known.
+    /// `Corrupt` where the bytes are no message.
     pub fn message(&self) -> Result<Message<'_>> {
         Message::decode(&self.record).map_err(|e| self.damage(e))
     }
 
-    pub(crate) fn damage(&self, e: oncelog_format::DecodeError) -> Error {
+    /// Decodes the typed value of a known key; `None` where the message has none.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` where the bytes are no message, or the value is none of that type; `Unsupported`
+    /// for a version that is not known.
+    pub fn property<P: Property>(&self) -> Result<Option<P>> {
+        self.message()?.property().map_err(|e| self.damage(e))
+    }
+
+    /// The payload, a slice of the record that shares its memory.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` where the bytes are no message.
+    pub fn payload(&self) -> Result<Bytes> {
+        Ok(self.record.slice_ref(self.message()?.payload()))
+    }
+
+    pub(crate) fn damage(&self, e: DecodeError) -> Error {
         let kind = match e.kind {
-            oncelog_format::DecodeErrorKind::Unsupported { .. } => ErrorKind::Unsupported,
+            DecodeErrorKind::Unsupported { .. } => ErrorKind::Unsupported,
             _ => ErrorKind::Corrupt,
         };
-        Error::new(kind, "a message of a channel does not decode")
-            .at_lsn(self.lsn.get())
-            .with_source(e)
+        let what = "a message of a channel does not decode";
+        Error::new(kind, what).at_lsn(self.lsn.get()).with_source(e)
     }
+}
+
+/// Messages that were handed over and are not known to be durable. Dropping this changes nothing
+/// but who is told.
+pub trait PendingMessages: fmt::Debug + Send {
+    /// Waits until they are durable; returns where each stands, in order.
+    ///
+    /// # Errors
+    ///
+    /// `OutcomeUnknown`: whether they stand is unknown until the channel was reopened and read.
+    fn wait(self: Box<Self>) -> Result<Vec<Position>>;
+
+    /// Waits until they are durable or the time is over; says whether they are.
+    ///
+    /// # Errors
+    ///
+    /// As [`PendingMessages::wait`].
+    fn wait_timeout(&self, timeout: Duration) -> Result<bool>;
+}
+
+/// Reads the durable messages of a pchannel in order.
+pub trait MessageReader: fmt::Debug + Send {
+    /// The next message; `None` at the end as it is at this moment, and a later call may find one.
+    ///
+    /// # Errors
+    ///
+    /// `Trimmed` where retention was faster, with the oldest LSN; `Corrupt`, `Io`; `Closed` once the
+    /// channel was closed or reopened: read again from [`MessageReader::next_lsn`].
+    fn next(&mut self) -> Result<Option<StoredMessage>>;
+
+    /// The LSN that the next call looks from.
+    fn next_lsn(&self) -> Lsn;
+
+    /// Waits until there is something behind what was read, or the time is over; says whether
+    /// there is. It need not be a message that this reader shows.
+    ///
+    /// # Errors
+    ///
+    /// `Poisoned` after a failed append: nothing comes before the channel is reopened; `Closed`.
+    fn wait(&self, timeout: Duration) -> Result<bool>;
 }
 
 /// What a channel takes.
@@ -110,46 +152,57 @@ pub struct ChannelLimits {
 
 /// One pchannel.
 pub trait ChannelLog: fmt::Debug + Send + Sync + 'static {
-    /// Stamps the messages and hands them over as one batch, kept or lost whole.
+    /// Stamps the messages and hands them over as one batch, kept or lost whole. Their time ticks
+    /// ascend, above every one before.
     ///
     /// # Errors
     ///
-    /// `StoreFull`, `Limit`: refused, nothing was written. `Poisoned`, `Closed`: refused; earlier
-    /// batches may be unknown. Any other: unknown.
+    /// A refusal: nothing was written. `InvalidInput` for no message, or one without a vchannel;
+    /// `Limit`, `StoreFull`; `Poisoned` after a failed append, `Closed`.
+    ///
+    /// # Durability
+    ///
+    /// None yet; the batch becomes durable whether or not anybody waits for it.
     fn enqueue(&self, messages: &[Outgoing<'_>]) -> Result<Box<dyn PendingMessages>>;
 
-    /// Returns the LSN behind the last durable message: what is enqueued later stands there or
-    /// behind. It never moves back, not over a reopen either.
+    /// The LSN behind the last durable message: what is enqueued later stands there or behind. It
+    /// never moves back, not over a reopen either.
     fn end(&self) -> Lsn;
 
-    /// Returns the oldest LSN that can be read.
+    /// The oldest LSN that can be read, or the end where there is none.
     fn oldest(&self) -> Lsn;
 
-    /// Reads from an LSN on.
+    /// Reads from an LSN on, which need not be there yet.
     ///
     /// # Errors
     ///
-    /// `Trimmed` below the oldest one; `Poisoned` where what stands is not certain before a reopen.
+    /// `Trimmed` below the oldest LSN, which the error carries. `Poisoned` after a failed append:
+    /// that a message is absent counts only when it was read after a reopen. `Closed`.
     fn read(&self, from: Lsn) -> Result<Box<dyn MessageReader>>;
 
-    /// Drops what lies below an LSN, whole segments at a time.
+    /// Drops messages below an LSN, whole segments at a time; the newest message stays.
     ///
     /// # Errors
     ///
-    /// Those of the log.
+    /// `StoreFull` where there is no space to say so; `Io`, `Poisoned`, `Closed`.
+    ///
+    /// # Durability
+    ///
+    /// That they are gone, before they go.
     fn trim(&self, below: Lsn) -> Result<()>;
 
-    /// Returns what it takes.
+    /// What it takes.
     fn limits(&self) -> ChannelLimits;
 
-    /// Opens the channel again after an append failed; without a failure it does nothing.
+    /// Opens the channel again after an append failed; without a failure it does nothing. What
+    /// stood unknown before is certain after it. Readers from before answer `Closed`.
     ///
     /// # Errors
     ///
-    /// Those of opening a log.
+    /// Those of opening a log. The channel stays poisoned then, and this may be called again.
     fn reopen(&self) -> Result<()>;
 
-    /// Syncs and closes it; later calls answer `Closed`.
+    /// Syncs and closes the channel; later calls answer `Closed`.
     ///
     /// # Errors
     ///

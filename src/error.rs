@@ -99,6 +99,7 @@ struct Inner {
     offset: Option<u64>,
     lsn: Option<u64>,
     fields: Vec<String>,
+    broadcast: Option<u64>,
     retry_after: Option<Duration>,
     source: Option<Source>,
 }
@@ -119,6 +120,7 @@ impl Error {
             offset: None,
             lsn: None,
             fields: Vec::new(),
+            broadcast: None,
             retry_after: None,
             source: None,
         }))
@@ -148,13 +150,16 @@ impl Error {
         self
     }
 
-    #[allow(dead_code, reason = "for refusals of the broadcaster")]
     pub(crate) fn with_fields(mut self, fields: Vec<String>) -> Self {
         self.0.fields = fields;
         self
     }
 
-    #[allow(dead_code, reason = "for refusals of the broadcaster")]
+    pub(crate) fn with_broadcast(mut self, id: u64) -> Self {
+        self.0.broadcast = Some(id);
+        self
+    }
+
     pub(crate) fn with_retry_after(mut self, after: Duration) -> Self {
         self.0.retry_after = Some(after);
         self
@@ -201,6 +206,12 @@ impl Error {
     #[must_use]
     pub fn fields(&self) -> &[String] {
         &self.0.fields
+    }
+
+    /// The broadcast that the error is about, of [`ErrorKind::InFlight`] and [`ErrorKind::Parked`].
+    #[must_use]
+    pub fn broadcast_id(&self) -> Option<u64> {
+        self.0.broadcast
     }
 
     /// When it may help to ask again, where that is known.

@@ -15,6 +15,8 @@ pub mod fs;
 mod map;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod mem;
+#[cfg(feature = "import")]
+pub(crate) mod source;
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -6,21 +6,25 @@
 //! The crate is blocking at heart and works without an async runtime; [`Pending`] is a future for
 //! callers that have one.
 
+pub mod broadcast;
+pub mod channel;
 mod clock;
 mod error;
+#[cfg(feature = "import")]
+pub mod import;
 pub mod io;
 mod log;
 mod lsn;
 mod place;
 #[cfg(planted)]
 pub mod planted;
+mod store;
 
 pub use crate::clock::{Clock, ClockLimits, LogTime, SystemClock};
 pub use crate::error::{Error, ErrorKind, Result};
 pub use crate::log::{
     Batch, Check, CreateMode, Durability, Finding, FindingKind, Log, LogView, Options, Pending,
     Reader, Record, RecordKind, RecoveryReport, SegmentInfo, Severity, TornEnd, VerifySummary,
-    ViewReader,
 };
 pub use crate::lsn::{Lsn, LsnRange, SegmentId};
 
@@ -34,3 +38,4 @@ pub mod testing {
     pub use crate::io::mem::{Machine, MemIo, Unsynced, survivors};
 }
 pub use crate::place::{Place, PlaceKind};
+pub use crate::store::{Store, StoreOptions, StoreReport};

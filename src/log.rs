@@ -8,7 +8,7 @@
 //! It does not know what a record means, and it retries nothing.
 
 mod background;
-mod dir;
+pub(crate) mod dir;
 mod end;
 mod facts;
 mod finding;
@@ -38,7 +38,7 @@ pub use self::options::{Batch, Check, CreateMode, Durability, Options, RecordKin
 pub use self::reader::{Reader, Record};
 pub use self::report::{RecoveryReport, TornEnd};
 pub use self::verify::VerifySummary;
-pub use self::view::{LogView, SegmentInfo, ViewReader};
+pub use self::view::{LogView, SegmentInfo};
 use self::writer::Shared;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lsn::{Lsn, LsnRange};
@@ -205,6 +205,23 @@ impl Log {
         Lsn::at_least_first(self.handle.shared.gate().oldest)
     }
 
+    /// Time of the newest record in milliseconds since 1970-01-01 UTC, also when retention has
+    /// dropped it; `None` when the log has never had one.
+    #[must_use]
+    pub fn newest_ms(&self) -> Option<u64> {
+        let gate = self.handle.shared.gate();
+        (gate.next_lsn > 1).then_some(gate.time_ms)
+    }
+
+    /// Says whether appends may go on.
+    ///
+    /// # Errors
+    ///
+    /// `Poisoned` with its cause, `Closed`.
+    pub fn check_open(&self) -> Result<()> {
+        self.handle.shared.gate().check_open()
+    }
+
     /// Waits until the durable LSN is at least `lsn`, or the time is over; says whether it is. The
     /// record need not have been appended yet, and this syncs nothing itself.
     ///
@@ -267,13 +284,16 @@ impl Log {
     }
 
     /// Writes a slot that states the durable LSN, as a log does after 10 ms without an append.
+    ///
+    /// # Errors
+    ///
+    /// `Poisoned`, `Closed`. A refusal to write the slot is none.
     #[cfg(any(test, feature = "testing"))]
-    pub fn write_idle_slot(&self) {
+    pub fn write_idle_slot(&self) -> Result<()> {
         let shared = &self.handle.shared;
         let gate = shared.gate();
-        if gate.check_open().is_ok() {
-            drop(shared.write_idle_slot(gate));
-        }
+        gate.check_open()?;
+        shared.write_idle_slot(gate).check_open()
     }
 }
 

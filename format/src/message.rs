@@ -12,6 +12,7 @@ mod scope;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use crate::error::{DecodeError, DecodeErrorKind, EncodeError, EncodeErrorKind};
 use crate::limits::{PROPERTY_COUNT_MAX, PROPERTY_KEY_LEN_MAX, PROPERTY_VALUE_LEN_MAX};
@@ -83,6 +84,13 @@ impl<'a> Message<'a> {
     #[must_use]
     pub fn value(&self, key: &str) -> Option<&'a [u8]> {
         self.entry(key).map(|entry| entry.value)
+    }
+
+    /// Where the encoded value under `key` stands in the record, in bytes.
+    #[must_use]
+    pub fn value_range(&self, key: &str) -> Option<Range<usize>> {
+        let entry = self.entry(key)?;
+        Some(entry.value_at..entry.value_at.saturating_add(entry.value.len()))
     }
 
     /// The typed value of a known key; `None` where the message has none.

@@ -6,13 +6,14 @@
 #[expect(dead_code, reason = "damage needs the bytes, not what they are annotated with")]
 mod vector;
 
+use oncelog_format::control::ControlRecord;
 use oncelog_format::{FrameHeader, Message, Place, Properties, decode_frame, encode_frame};
 
 use vector::What;
 
 /// Whether SPEC.md protects all bytes of the structure by checksums of its own.
 fn is_sealed(what: What) -> bool {
-    !matches!(what, What::Message | What::FrameHeader(..))
+    !matches!(what, What::Message | What::Control | What::FrameHeader(..))
 }
 
 #[test]
@@ -110,6 +111,25 @@ fn a_damaged_message_never_panics_and_what_decodes_encodes_to_the_same_bytes() {
             check(&bytes[..len]);
             check(&bytes[len..]);
         }
+    }
+}
+
+#[test]
+fn a_damaged_control_record_never_panics_and_what_decodes_has_an_encoding() {
+    for vector in vector::all().iter().filter(|v| matches!(v.what, What::Control)) {
+        let check = |bytes: &[u8]| {
+            if let Ok(record) = ControlRecord::decode(bytes) {
+                let again = record.encode().unwrap();
+                assert_eq!(ControlRecord::decode(&again), Ok(record), "{}", vector.name);
+            }
+        };
+        let mut bytes = vector.bytes.clone();
+        for bit in 0..bytes.len() * 8 {
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            check(&bytes);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+        }
+        (0..bytes.len()).for_each(|len| check(&bytes[..len]));
     }
 }
 

@@ -202,6 +202,7 @@ fn both_directions(vector: &Vector) -> (Values, Vec<u8>) {
             values.footer(&footer);
             out.extend(footer.encode(place.salt));
         }
+        What::Control => unreachable!("filtered by the caller"),
         What::Message => {
             let message = Message::decode(bytes).unwrap();
             values.message(&message);
@@ -239,8 +240,9 @@ fn retyped(message: &Message<'_>) -> Properties {
 
 #[test]
 fn valid_bytes_decode_to_their_values_and_encode_back() {
-    for vector in vector::valid() {
-        let (values, bytes) = both_directions(&vector);
+    // Control records are compared as values in tests/control.rs.
+    for vector in vector::valid().iter().filter(|v| !matches!(v.what, What::Control)) {
+        let (values, bytes) = both_directions(vector);
         let annotated: BTreeMap<_, _> = vector
             .fields
             .iter()
@@ -272,6 +274,8 @@ fn a_structure_cut_at_any_field_is_truncated() {
                 // A short file has no identity yet; the end of a message is that of its record.
                 What::Lock => found.is_ok(),
                 What::Message if field.name == "payload" => found.is_ok(),
+                // What stands behind the fields of version 1 is ignored in these two.
+                What::Control if ["any", "later"].contains(&field.name.as_str()) => found.is_ok(),
                 // Its end is where its length stands.
                 What::Footer(_) => found.is_err(),
                 _ => found.is_err_and(|e| matches!(e.kind, DecodeErrorKind::Truncated { .. })),

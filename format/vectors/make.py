@@ -59,8 +59,8 @@ def file(name, spec, what, fields, expect="ok", why=None):
             lines.append("%04x  %s%s" % (at, row, tail))
             at += len(data[i:i + 16])
     FILES[name + ".hex"] = "\n".join(lines) + "\n"
-    if what == "message":
-        SEEDS["decode_message/" + name] = joined(fields)
+    if what in ("message", "control"):
+        SEEDS["decode_%s/%s" % (what, name)] = joined(fields)
     if what.startswith("frame |"):
         salt, offset = (int(part.split()[1]) for part in what.split(" | ")[1:])
         SEEDS["decode_frame/" + name] = u64(salt) + u64(offset) + joined(fields)
@@ -393,6 +393,109 @@ file("message-value-long", "13.1", "message",
 file("message-cut", "13.1", "message",
      [("count", u32(1), 1), ("a.key", text("a"), None), ("a.length", u32(4), None),
       ("a", b"cut", b"cut")], "truncated at 13")
+
+
+# --- SPEC 13.2: control records
+
+def control(kind, fields, at=1700000000001, version=1):
+    return [("type", u8(kind), kind), ("version", u8(version), version), ("at", u64(at), at),
+            ] + fields
+
+
+def f8(name, n): return (name, u8(n), n)
+def f16(name, n): return (name, u16(n), n)
+def f32(name, n): return (name, u32(n), n)
+def f64(name, n): return (name, u64(n), n)
+def ftext(name, s): return (name, text(s), s)
+
+
+def pends(items=(("p0", 41), ("p1", 7))):
+    fields = [f32("pend.count", len(items))]
+    for i, (name, lsn) in enumerate(items):
+        fields += [ftext("pend%d.pchannel" % i, name), f64("pend%d.next_lsn" % i, lsn)]
+    return fields
+
+
+def accepted(link=(f8("link", 0),), scope=True):
+    scoped = [f8("scope", 1)] + ik() if scope else [f8("scope", 0)]
+    return bh() + [ftext("message_type", "Import")] + scoped + fp() + pends() + [
+        f64("lifetime", 86400000), f8("firm", 1)] + list(link) + [
+        f32("properties", 1), ftext("key", "origin"), ("value", text(b"\x01\x02"), b"\x01\x02"),
+        ftext("trace", ""), ("payload", text(b"body"), b"body")]
+
+
+def ends(kind):
+    return [f8("link", kind), f64("job", 9), f32("attempt", 1)]
+
+
+COLLECTION = [
+    f64("id", 7), ftext("name", "airports"), f64("generation", 2),
+    ("schema", text(b"{}"), b"{}"), ftext("primary_key", "iata"), f8("partition_function", 1),
+    f16("partition_version", 1)] + texts("vchannel", ("airports-0", "airports-1"))
+PLAN = [
+    f64("job", 9), f32("attempt", 1), f32("files", 1), ftext("path", "a.csv"), f64("size", 1000),
+    f64("modified", 1700000000000000000), f64("inode", 12), ("sha256", b"\xab" * 32, b"\xab" * 32),
+    f64("rows", 10), f32("slice_rows", 8192), f8("partition_function", 1),
+    f16("partition_version", 1)] + texts("vchannel", ("airports-0",)) + pends() + [
+    ("detail", text(b"{}"), b"{}")]
+
+
+def job_state(phase=2, progress=50):
+    return [f64("job", 9), f32("attempt", 1), f8("phase", phase), f8("progress", progress),
+            f64("rows", 77), ftext("reason", ""), ("detail", text(b"{}"), b"{}")]
+
+
+def done(outcome, reason): return [f64("id", 9), f8("outcome", outcome), ftext("reason", reason)]
+def reasoned(): return [f64("id", 9), ftext("reason", "why")]
+
+
+POLICY = [f64("window_lifetime", 86400000), f64("window_count_max", 1048576), f8("share", 25),
+          f64("task_retention", 172800000), f64("check_interval", 300000), f8("evict_oldest", 0),
+          f64("retry_age_max", 600000), f64("broadcasts_an_hour_max", 0)]
+for name, fields, expect in [
+    ("collection", control(0x01, COLLECTION), "ok"),
+    ("channel", control(0x02, [ftext("vchannel", "airports-0"), ftext("pchannel", "p0")]), "ok"),
+    ("accepted", control(0x03, accepted()), "ok"),
+    ("accepted-without-key", control(0x03, accepted(scope=False)), "ok"),
+    ("accepted-starts", control(0x03, accepted([f8("link", 1)])), "ok"),
+    ("accepted-commits", control(0x03, accepted(ends(2))), "ok"),
+    ("accepted-aborts", control(0x03, accepted(ends(3))), "ok"),
+    ("ack", control(0x04, [f64("id", 9), f32("count", 1), f32("which", 1), f64("lsn", 41),
+                           f64("tick", TICK)]), "ok"),
+    ("done", control(0x05, done(1, "")), "ok"),
+    ("done-failed", control(0x05, done(2, "why")), "ok"),
+    ("dropped-expired", control(0x06, [f64("id", 9), f8("cause", 1)]), "ok"),
+    ("dropped-evicted", control(0x06, [f64("id", 9), f8("cause", 2)]), "ok"),
+    ("dropped-retired", control(0x06, [f64("id", 9), f8("cause", 3)]), "ok"),
+    ("park", control(0x07, reasoned()), "ok"),
+    ("resume", control(0x08, reasoned()), "ok"),
+    ("skip", control(0x09, reasoned()), "ok"),
+    ("attempt", control(0x0A, [f64("job", 9), f32("attempt", 2)]), "ok"),
+    ("job-plan", control(0x0B, PLAN), "ok"),
+    ("job-state", control(0x0C, job_state()), "ok"),
+    ("clock-rebase", control(0x10, [f64("from", 1600000000000)]), "ok"),
+    ("term", control(0x11, [f64("term", 3)]), "ok"),
+    ("window-accepted", control(0x12, [ftext("reason", "why")]), "ok"),
+    ("policy", control(0x13, POLICY), "ok"),
+    ("later-version", control(0x11, [f64("term", 3), f8("later", 1)], version=2), "ok"),
+    ("skippable", control(0x80, [f8("any", 1)]), "ok"),
+    ("type-0", control(0x00, []), "unsupported at 0"),
+    ("unknown", control(0x7F, []), "unsupported at 0"),
+    ("version-0", control(0x11, [f64("term", 3)], version=0), "field at 1"),
+    ("at", control(0x11, [f64("term", 3)], at=2**48), "field at 2"),
+    ("cut", control(0x11, [f32("term", 3)]), "truncated at 10"),
+    ("trailing", control(0x11, [f64("term", 3), f8("more", 1)]), "trailing at 18"),
+    ("term-0", control(0x11, [f64("term", 0)]), "field at 10"),
+    ("broadcast-0", control(0x07, [f64("id", 0), ftext("reason", "why")]), "field at 10"),
+    ("outcome", control(0x05, done(3, "")), "field at 18"),
+    ("reason-of-success", control(0x05, done(1, "why")), "field at 19"),
+    ("cause", control(0x06, [f64("id", 9), f8("cause", 4)]), "field at 18"),
+    ("phase", control(0x0C, job_state(phase=6)), "field at 22"),
+    ("progress", control(0x0C, job_state(progress=101)), "field at 23"),
+    ("count", control(0x04, [f64("id", 9), f32("count", 65537)]), "limit at 18"),
+    ("count-cut", control(0x04, [f64("id", 9), f32("count", 65536)]), "truncated at 18"),
+]:
+    file("control-" + name, "13.2", "control", fields, expect)
 
 
 # --- Segments without the zeros between their blocks, for fuzz/src/lib.rs

@@ -5,6 +5,7 @@
 //! What decodes must encode to bytes that decode to the same value. Every function panics when
 //! that fails, and is linear in its input.
 
+use oncelog_format::control::ControlRecord;
 use oncelog_format::message::{
     BroadcastHeader, Fingerprint, LastConfirmed, MessageType, Scope, SliceStamp, TimeTick,
     TraceContext, Vchannel, Version, WriterTerm,
@@ -73,6 +74,14 @@ pub fn decode_message(data: &[u8]) {
     if let Ok(Some(chunk)) = message.chunk() {
         assert!(chunk.total() >= 2 && chunk.index() < chunk.total());
     }
+}
+
+/// A control record.
+pub fn decode_control(data: &[u8]) {
+    let Ok(record) = ControlRecord::decode(data) else { return };
+    let again = record.encode().expect("what decodes has an encoding");
+    assert_eq!(ControlRecord::decode(&again), Ok(record));
+    assert!(again.len() <= data.len());
 }
 
 fn check_property<P: Property>(message: &Message<'_>) {
@@ -156,10 +165,11 @@ mod tests {
     /// The seeds on a stable compiler.
     #[test]
     fn every_seed_holds() {
-        let targets: [(&str, fn(&[u8])); 3] = [
+        let targets: [(&str, fn(&[u8])); 4] = [
             ("decode_frame", super::decode_frame),
             ("decode_segment", super::decode_segment),
             ("decode_message", super::decode_message),
+            ("decode_control", super::decode_control),
         ];
         for (target, run) in targets {
             let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);

@@ -1,11 +1,18 @@
 //! A pchannel on a log in a local directory.
+//!
+//! Two locks: one is held while a batch is stamped and handed over, so that time ticks ascend by
+//! LSN, and may be held as long as the log makes appenders wait; the other guards which log is open,
+//! and only for a moment, so that readers never wait for appenders.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use oncelog_format::EncodeError;
 use oncelog_format::limits::BATCH_BYTES_MAX;
-use oncelog_format::message::{LastConfirmed, Message, TimeTick};
+use oncelog_format::message::{
+    LastConfirmed, MESSAGE_VERSION, Message, Property, TimeTick, Vchannel, Version,
+};
 
 use super::{
     ChannelLimits, ChannelLog, MessageReader, Outgoing, PendingMessages, Position, StoredMessage,
@@ -21,20 +28,17 @@ pub struct LocalChannel {
     dir: PathBuf,
     options: Options,
     time: Arc<LogTime>,
-    /// The last tick that was given; held over a hand-over, so that ticks ascend by LSN.
+    /// The last tick that was given.
     tick: Mutex<TimeTick>,
-    current: RwLock<Arc<Current>>,
+    open: Mutex<Open>,
 }
 
-/// The log since it was opened last.
-#[derive(Debug)]
-struct Current {
+#[derive(Clone, Debug)]
+struct Open {
     log: Log,
-    /// Where it ended then, all of it durable.
+    /// Where the log ended when it was opened, durable by then.
     end: Lsn,
-    /// An append failed: what stands is unknown until the log is opened again.
-    broken: AtomicBool,
-    closed: AtomicBool,
+    closed: bool,
 }
 
 impl LocalChannel {
@@ -42,117 +46,82 @@ impl LocalChannel {
     ///
     /// # Errors
     ///
-    /// Those of opening a log; `Corrupt` where its last message does not decode.
+    /// Those of [`Log::open`]; `Corrupt` where its newest message does not decode.
+    ///
+    /// # Durability
+    ///
+    /// As [`Log::open`].
     pub fn open(
         dir: &Path,
-        options: Options,
+        options: &Options,
         time: Arc<LogTime>,
     ) -> Result<(Self, RecoveryReport)> {
-        let options = options.clock(Arc::clone(&time) as _);
-        let (current, tick, report) = Current::open(dir, &options)?;
+        let options = options.clone().clock(Arc::<LogTime>::clone(&time));
+        let (log, report) = Log::open(dir, &options)?;
+        let tick = newest_tick(&log)?;
+        let open = Open { end: log.next_lsn(), log, closed: false };
         // Reopening must find the log that this was.
         let options = options.create(CreateMode::Never);
-        let (tick, current) = (Mutex::new(tick), RwLock::new(Arc::new(current)));
-        Ok((Self { dir: dir.to_owned(), options, time, tick, current }, report))
+        let dir = dir.to_owned();
+        let channel = Self { dir, options, time, tick: Mutex::new(tick), open: Mutex::new(open) };
+        Ok((channel, report))
     }
 
-    fn current(&self) -> Arc<Current> {
-        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn tick(&self) -> MutexGuard<'_, TimeTick> {
-        self.tick.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Current {
-    fn open(dir: &Path, options: &Options) -> Result<(Self, TimeTick, RecoveryReport)> {
-        let (log, report) = Log::open(dir, options)?;
-        let end = log.next_lsn();
-        let mut tick = TimeTick(0);
-        if let Some(last) = end.prev().filter(|last| *last >= log.oldest_lsn()) {
-            let mut reader = Local(log.reader(last)?);
-            while let Some(stored) = reader.next()? {
-                tick = tick.max(stored.tick()?);
-            }
-        }
-        let (broken, closed) = (AtomicBool::new(false), AtomicBool::new(false));
-        Ok((Self { log, end, broken, closed }, tick, report))
-    }
-
-    fn check(&self) -> Result<()> {
-        if self.closed.load(Ordering::SeqCst) {
+    fn open_log(&self) -> Result<Log> {
+        let open = locked(&self.open);
+        if open.closed {
             return Err(Error::new(ErrorKind::Closed, "the channel was closed"));
         }
-        if self.broken.load(Ordering::SeqCst) {
-            return Err(Error::new(ErrorKind::Poisoned, "an append to the channel failed"));
-        }
-        Ok(())
-    }
-}
-
-impl StoredMessage {
-    fn tick(&self) -> Result<TimeTick> {
-        let tick = Message::decode(&self.record).and_then(|message| message.property());
-        Ok(tick.map_err(|e| self.damage(e))?.unwrap_or(TimeTick(0)))
+        Ok(open.log.clone())
     }
 }
 
 impl ChannelLog for LocalChannel {
     fn enqueue(&self, messages: &[Outgoing<'_>]) -> Result<Box<dyn PendingMessages>> {
-        let mut last = self.tick();
-        let current = self.current();
-        current.check()?;
-        let confirmed = LastConfirmed(current.log.durable_lsn().map_or(0, Lsn::get));
-        let (mut tick, now_ms) = (*last, self.time.wall_ms());
-        let mut ticks = Vec::with_capacity(messages.len());
-        let mut records = Vec::with_capacity(messages.len());
-        for outgoing in messages {
-            let next = tick.next(now_ms);
-            tick = next.ok_or_else(|| Error::new(ErrorKind::Limit, "time ticks are used up"))?;
-            let mut properties = outgoing.properties.clone();
-            properties.set(&tick).and_then(|()| properties.set(&confirmed)).map_err(|e| {
-                Error::new(ErrorKind::InvalidInput, "a message does not encode").with_source(e)
-            })?;
-            let mut record = Vec::new();
-            properties.encode(outgoing.payload, &mut record);
+        let mut drafts = messages.iter().map(Draft::new).collect::<Result<Vec<_>>>()?;
+        let mut last = locked(&self.tick);
+        let log = self.open_log()?;
+        let confirmed = log.durable_lsn().map_or(0, Lsn::get);
+        // Before the log stamps the frames: a tick is not ahead of its frame.
+        let now_ms = self.time.wall_ms();
+        let mut tick = *last;
+        let mut ticks = Vec::with_capacity(drafts.len());
+        for draft in &mut drafts {
+            tick = tick
+                .next(now_ms)
+                .ok_or_else(|| Error::new(ErrorKind::Limit, "time ticks are used up"))?;
+            draft.stamp(tick, LastConfirmed(confirmed));
             ticks.push(tick);
-            records.push(record);
         }
-        let records: Vec<&[u8]> = records.iter().map(Vec::as_slice).collect();
+        let records: Vec<&[u8]> = drafts.iter().map(|draft| draft.record.as_slice()).collect();
         let batch = Batch { kind: RecordKind::MESSAGE, records: &records };
-        match current.log.enqueue(batch) {
-            Ok(pending) => {
-                *last = tick;
-                Ok(Box::new(LocalPending { pending, ticks, current }))
-            }
-            Err(e) => {
-                if !matches!(e.kind(), ErrorKind::StoreFull | ErrorKind::Limit) {
-                    current.broken.store(true, Ordering::SeqCst);
-                }
-                Err(e)
-            }
-        }
+        let pending = log.enqueue(batch)?;
+        *last = tick;
+        Ok(Box::new(LocalPending { pending, ticks }))
     }
 
     fn end(&self) -> Lsn {
-        let current = self.current();
-        let durable = current.log.durable_lsn();
-        durable.map_or(current.end, |durable| durable.next().max(current.end))
+        let open = locked(&self.open);
+        open.log.durable_lsn().map_or(open.end, |durable| durable.next().max(open.end))
     }
 
     fn oldest(&self) -> Lsn {
-        self.current().log.oldest_lsn()
+        locked(&self.open).log.oldest_lsn()
     }
 
     fn read(&self, from: Lsn) -> Result<Box<dyn MessageReader>> {
-        let current = self.current();
-        current.check()?;
-        Ok(Box::new(Local(current.log.reader(from)?)))
+        let log = self.open_log()?;
+        log.check_open()?;
+        let reader = log.reader(from)?;
+        Ok(Box::new(LocalReader { log, reader }))
     }
 
     fn trim(&self, below: Lsn) -> Result<()> {
-        self.current().log.trim(below)
+        let log = self.open_log()?;
+        // The newest message holds the last tick; without it, none is known to be above.
+        let Some(newest) = log.durable_lsn() else { return Ok(()) };
+        let below = below.min(newest);
+        if below <= log.oldest_lsn() { Ok(()) } else { log.trim(below) }
     }
 
     fn limits(&self) -> ChannelLimits {
@@ -163,30 +132,87 @@ impl ChannelLog for LocalChannel {
     }
 
     fn reopen(&self) -> Result<()> {
-        // Nothing is handed over meanwhile.
-        let mut tick = self.tick();
-        let old = self.current();
-        if !old.broken.load(Ordering::SeqCst) {
+        // Nobody stamps meanwhile.
+        let mut last = locked(&self.tick);
+        let log = self.open_log()?;
+        match log.check_open() {
+            Ok(()) => return Ok(()),
+            Err(e) => tracing::info!(error = %e, dir = %self.dir.display(), "a channel reopens"),
+        }
+        // Frees the directory for the next open. What a poisoned log says of its close was known.
+        if let Err(e) = log.close() {
+            tracing::debug!(error = %e, "a poisoned channel closes");
+        }
+        let (log, _) = Log::open(&self.dir, &self.options)?;
+        // Ticks of batches that are lost are not given again.
+        *last = newest_tick(&log)?.max(*last);
+        let mut open = locked(&self.open);
+        let end = log.next_lsn().max(open.end);
+        let closed = open.closed;
+        if !closed {
+            *open = Open { log, end, closed };
             return Ok(());
         }
-        if old.closed.load(Ordering::SeqCst) {
-            return old.check();
-        }
-        // The lock of the directory must be free for the next open. A log whose append failed has
-        // nothing to say at its close that is not known.
-        if let Err(e) = old.log.clone().close() {
-            tracing::debug!(error = %e, "a channel whose append failed closes");
-        }
-        let (next, newest, _) = Current::open(&self.dir, &self.options)?;
-        *tick = newest.max(*tick);
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(next);
-        Ok(())
+        drop(open);
+        log.close()
     }
 
     fn close(&self) -> Result<()> {
-        let current = self.current();
-        current.closed.store(true, Ordering::SeqCst);
-        current.log.clone().close()
+        let log = {
+            let mut open = locked(&self.open);
+            open.closed = true;
+            open.log.clone()
+        };
+        log.close()
+    }
+}
+
+/// A message that lacks its stamps: encoded before the lock is taken, with room for them.
+#[derive(Debug)]
+struct Draft {
+    record: Vec<u8>,
+}
+
+impl Draft {
+    fn new(outgoing: &Outgoing<'_>) -> Result<Self> {
+        if outgoing.properties.value(Vchannel::KEY).is_none() {
+            return Err(Error::new(ErrorKind::InvalidInput, "a message names no vchannel"));
+        }
+        let mut properties = outgoing.properties.clone();
+        properties
+            .set(&Version(MESSAGE_VERSION))
+            .and_then(|()| properties.set(&TimeTick(0)))
+            .and_then(|()| properties.set(&LastConfirmed(0)))
+            .map_err(no_encoding)?;
+        let mut record = Vec::new();
+        properties.encode(outgoing.payload, &mut record);
+        Ok(Self { record })
+    }
+
+    fn stamp(&mut self, tick: TimeTick, confirmed: LastConfirmed) {
+        for (key, value) in [(TimeTick::KEY, tick.0), (LastConfirmed::KEY, confirmed.0)] {
+            let at = Message::decode(&self.record).ok().and_then(|found| found.value_range(key));
+            if let Some(field) = at.and_then(|at| self.record.get_mut(at)) {
+                field.copy_from_slice(&value.to_le_bytes());
+            }
+        }
+    }
+}
+
+fn no_encoding(e: EncodeError) -> Error {
+    Error::new(ErrorKind::InvalidInput, "a message has no encoding").with_source(e)
+}
+
+/// The tick of the newest message.
+fn newest_tick(log: &Log) -> Result<TimeTick> {
+    let none = TimeTick(0);
+    let Some(last) = log.next_lsn().prev().filter(|&last| last >= log.oldest_lsn()) else {
+        return Ok(none);
+    };
+    let mut reader = LocalReader { log: log.clone(), reader: log.reader(last)? };
+    match reader.next()? {
+        Some(stored) => Ok(stored.property()?.unwrap_or(none)),
+        None => Ok(none),
     }
 }
 
@@ -194,26 +220,30 @@ impl ChannelLog for LocalChannel {
 struct LocalPending {
     pending: Pending,
     ticks: Vec<TimeTick>,
-    current: Arc<Current>,
 }
 
 impl PendingMessages for LocalPending {
     fn wait(self: Box<Self>) -> Result<Vec<Position>> {
-        let Self { pending, ticks, current } = *self;
-        // What was enqueued before a reopen marks the log that it was enqueued to, not the next.
-        let mark = |_: &Error| current.broken.store(true, Ordering::SeqCst);
-        let first = pending.wait().inspect_err(mark)?.first;
+        let Self { pending, ticks } = *self;
+        let first = pending.wait()?.first;
         let lsns = std::iter::successors(Some(first), |lsn| Some(lsn.next()));
         Ok(lsns.zip(ticks).map(|(lsn, tick)| Position::new(lsn, tick)).collect())
+    }
+
+    fn wait_timeout(&self, timeout: Duration) -> Result<bool> {
+        self.pending.wait_timeout(timeout)
     }
 }
 
 #[derive(Debug)]
-struct Local(Reader);
+struct LocalReader {
+    log: Log,
+    reader: Reader,
+}
 
-impl MessageReader for Local {
+impl MessageReader for LocalReader {
     fn next(&mut self) -> Result<Option<StoredMessage>> {
-        while let Some(record) = self.0.next()? {
+        while let Some(record) = self.reader.next()? {
             if record.kind == RecordKind::MESSAGE.as_u8() {
                 let (lsn, time_ms) = (record.lsn, record.time_ms);
                 return Ok(Some(StoredMessage { lsn, time_ms, record: record.payload }));
@@ -221,4 +251,20 @@ impl MessageReader for Local {
         }
         Ok(None)
     }
+
+    fn next_lsn(&self) -> Lsn {
+        self.reader.next_lsn()
+    }
+
+    fn wait(&self, timeout: Duration) -> Result<bool> {
+        self.log.wait_durable(self.reader.next_lsn(), Some(timeout))
+    }
 }
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Both values hold after every statement, so a panic elsewhere leaves nothing half done.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

@@ -26,6 +26,7 @@ fn check<P: Property + Debug + PartialEq>(value: &P) {
     let message = Message::decode(&record).unwrap();
     assert_eq!(message.property::<P>().unwrap().as_ref(), Some(value));
     assert_eq!(message.value(P::KEY), Some(&bytes[..]));
+    assert_eq!(record[message.value_range(P::KEY).unwrap()], bytes);
     assert_eq!(properties.get::<P>().unwrap().as_ref(), Some(value));
     for cut in 0..bytes.len() {
         // A cut text is a text; everything else has one end.

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use oncelog_format::control::ControlRecord;
 use oncelog_format::{
     DecodeError, DecodeErrorKind, Footer, FrameHeader, Message, Place, SegmentHeader, Slot,
     decode_frame, decode_lock,
@@ -38,6 +39,7 @@ pub(crate) enum What {
     FrameHeader(Place, u64),
     Footer(Place),
     Message,
+    Control,
 }
 
 pub(crate) fn directory() -> PathBuf {
@@ -109,6 +111,7 @@ fn what(line: &str) -> What {
         "frame-header" => What::FrameHeader(place(&mut number), number("room")),
         "footer" => What::Footer(place(&mut number)),
         "message" => What::Message,
+        "control" => What::Control,
         other => panic!("{other}"),
     }
 }
@@ -123,6 +126,7 @@ pub(crate) fn decode(what: What, bytes: &[u8]) -> Result<(), DecodeError> {
         What::FrameHeader(place, room) => FrameHeader::decode(bytes, place, room).map(drop),
         What::Footer(place) => Footer::decode(bytes, place).map(drop),
         What::Message => Message::decode(bytes)?.check_known(),
+        What::Control => ControlRecord::decode(bytes).map(drop),
     }
 }
 

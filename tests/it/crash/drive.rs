@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use oncelog::io::Io as _;
 use oncelog::testing::{CallKind, Dice, EIO, ENOSPC, Fault, Machine, MemIo, Which, survivors};
-use oncelog::{Batch, Check, Clock, CreateMode, Durability, ErrorKind, Log, Lsn, Options, RecordKind};
+use oncelog::{
+    Batch, Check, Clock, CreateMode, Durability, ErrorKind, Log, Lsn, Options, RecordKind,
+};
 
 use super::oracle::{End, Oracle};
 

@@ -71,7 +71,7 @@ impl Script {
             }
             ["flush"] => self.log()?.flush().map_err(text)?,
             ["sync"] => self.log()?.sync().map(drop).map_err(text)?,
-            ["idle"] => self.log()?.write_idle_slot(),
+            ["idle"] => self.log()?.write_idle_slot().map_err(text)?,
             ["close"] => self.log.take().ok_or("not open")?.close().map_err(text)?,
             ["kill"] => self.end_process(),
             ["power"] => {

@@ -1,0 +1,178 @@
+//! The vectors of control records, in both directions: each against the value written out here.
+
+#![cfg(test)]
+
+#[expect(dead_code, reason = "values are written out here, not read from annotations")]
+mod vector;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use oncelog_format::control::{
+    Accepted, Ack, AckPosition, Attempt, Body, Channel, ClockRebase, Collection, ControlRecord,
+    Done, DropCause, Dropped, JobLink, JobPhase, JobPlan, JobState, Outcome, Park, PchannelEnd,
+    PlanFile, PolicyRecord, Resume, Skip, Term, WindowAccepted,
+};
+use oncelog_format::message::{
+    AckMode, BroadcastHeader, BroadcastId, Fingerprint, FingerprintField, Resource, Scope, TimeTick,
+};
+
+use vector::What;
+
+const ID: BroadcastId = BroadcastId(9);
+
+fn ends() -> Vec<PchannelEnd> {
+    let end = |pchannel: &str, next_lsn| PchannelEnd { pchannel: pchannel.into(), next_lsn };
+    vec![end("p0", 41), end("p1", 7)]
+}
+
+fn accepted(job: JobLink, keyed: bool) -> Body {
+    let resource = |domain: &str, key: &str, shared| Resource {
+        domain: domain.into(),
+        key: key.into(),
+        shared,
+    };
+    let field = |name: &str, byte| FingerprintField { name: name.into(), digest: [byte; 32] };
+    let scope = Scope {
+        principal: "default".into(),
+        message_type: "Import".into(),
+        domain: "collection".into(),
+        identity: "7".into(),
+        generation: 2,
+        client_key: b"nightly-1".to_vec(),
+    };
+    Body::Accepted(Arc::new(Accepted {
+        header: BroadcastHeader {
+            id: ID,
+            vchannels: vec!["airports-0".into(), "airports-1".into()],
+            resources: vec![resource("collection", "7", true), resource("name", "airports", false)],
+            ack: AckMode::Consumer,
+        },
+        message_type: "Import".into(),
+        scope: keyed.then_some(scope),
+        fingerprint: Fingerprint {
+            version: 1,
+            fields: vec![field("files", 0xA0), field("options", 0xA1)],
+        },
+        ends: ends(),
+        lifetime_ms: 86_400_000,
+        firm: true,
+        job,
+        properties: vec![("origin".into(), vec![1, 2])],
+        trace: None,
+        payload: b"body".to_vec(),
+    }))
+}
+
+fn jobs() -> [(&'static str, Body); 4] {
+    let collection = Collection {
+        id: 7,
+        name: "airports".into(),
+        generation: 2,
+        schema: b"{}".to_vec(),
+        primary_key: Some("iata".into()),
+        partition_function: 1,
+        partition_version: 1,
+        vchannels: vec!["airports-0".into(), "airports-1".into()],
+    };
+    let file = PlanFile {
+        path: "a.csv".into(),
+        bytes: 1000,
+        modified_ns: 1_700_000_000_000_000_000,
+        inode: 12,
+        sha256: [0xAB; 32],
+        rows: 10,
+    };
+    let plan = JobPlan {
+        job: ID,
+        attempt: 1,
+        files: vec![file],
+        slice_rows: 8192,
+        partition_function: 1,
+        partition_version: 1,
+        vchannels: vec!["airports-0".into()],
+        from: ends(),
+        detail: b"{}".to_vec(),
+    };
+    let state = JobState {
+        job: ID,
+        attempt: 1,
+        phase: JobPhase::Importing,
+        progress: 50,
+        rows: 77,
+        reason: String::new(),
+        detail: b"{}".to_vec(),
+    };
+    [
+        ("collection", Body::Collection(Arc::new(collection))),
+        ("job-plan", Body::JobPlan(Arc::new(plan))),
+        ("job-state", Body::JobState(state)),
+        ("attempt", Body::Attempt(Attempt { job: ID, attempt: 2 })),
+    ]
+}
+
+fn broadcasts() -> [(&'static str, Body); 15] {
+    let ends = |commit| JobLink::Ends { job: ID, attempt: 1, commit };
+    let dropped = |cause| Body::Dropped(Dropped { id: ID, cause });
+    let done = |outcome| Body::Done(Done { id: ID, outcome });
+    let position =
+        AckPosition { vchannel: 1, lsn: 41, time_tick: TimeTick(1_700_000_000_000 << 18 | 5) };
+    [
+        ("accepted", accepted(JobLink::None, true)),
+        ("accepted-without-key", accepted(JobLink::None, false)),
+        ("accepted-starts", accepted(JobLink::Starts, true)),
+        ("accepted-commits", accepted(ends(true), true)),
+        ("accepted-aborts", accepted(ends(false), true)),
+        ("ack", Body::Ack(Ack { id: ID, positions: vec![position] })),
+        ("done", done(Outcome::Done)),
+        ("done-failed", done(Outcome::Failed("why".into()))),
+        ("dropped-expired", dropped(DropCause::Expired)),
+        ("dropped-evicted", dropped(DropCause::Evicted)),
+        ("dropped-retired", dropped(DropCause::Retired)),
+        ("park", Body::Park(Park { id: ID, reason: "why".into() })),
+        ("resume", Body::Resume(Resume { id: ID, reason: "why".into() })),
+        ("skip", Body::Skip(Skip { id: ID, reason: "why".into() })),
+        (
+            "channel",
+            Body::Channel(Channel { vchannel: "airports-0".into(), pchannel: "p0".into() }),
+        ),
+    ]
+}
+
+fn store() -> [(&'static str, Body); 6] {
+    let policy = PolicyRecord {
+        window_lifetime_ms: 86_400_000,
+        window_count_max: 1_048_576,
+        principal_share_max_percent: 25,
+        task_retention_ms: 172_800_000,
+        check_interval_ms: 300_000,
+        evict_oldest: false,
+        retry_age_max_ms: 600_000,
+        broadcasts_per_hour_max: None,
+    };
+    [
+        ("policy", Body::Policy(policy)),
+        ("clock-rebase", Body::ClockRebase(ClockRebase { from_ms: 1_600_000_000_000 })),
+        ("term", Body::Term(Term { term: 3 })),
+        ("window-accepted", Body::WindowAccepted(WindowAccepted { reason: "why".into() })),
+        ("later-version", Body::Term(Term { term: 3 })),
+        ("skippable", Body::Skipped { record_type: 0x80 }),
+    ]
+}
+
+#[test]
+fn valid_bytes_decode_to_their_values_and_encode_back() {
+    let values = jobs().into_iter().chain(broadcasts()).chain(store());
+    let mut values: BTreeMap<String, Body> =
+        values.map(|(name, body)| (format!("control-{name}"), body)).collect();
+    for vector in vector::valid().iter().filter(|v| matches!(v.what, What::Control)) {
+        let body = values.remove(&vector.name).unwrap();
+        let record = ControlRecord { at_ms: 1_700_000_000_001, body };
+        assert_eq!(ControlRecord::decode(&vector.bytes).as_ref(), Ok(&record), "{}", vector.name);
+        // What a reader ignores is not its to write.
+        if !["control-later-version", "control-skippable"].contains(&vector.name.as_str()) {
+            assert_eq!(record.encode().as_ref(), Ok(&vector.bytes), "{}", vector.name);
+        }
+    }
+    assert!(values.is_empty(), "{values:?}");
+}

@@ -1,0 +1,464 @@
+//! From a request to its acceptance: lookup, reservation, validation, locks, the batch.
+//!
+//! A reservation is volatile and consumes nothing. [`Admission`] is its guard: on every way out
+//! before the batch is handed over it gives up the scope, the slots and the locks, once. From the
+//! hand-over on they belong to the task.
+
+use std::sync::{Arc, Condvar};
+use std::time::Duration;
+
+use oncelog_format::control::{Accepted, Body, DropCause, Dropped, JobLink, PchannelEnd};
+use oncelog_format::message::{BroadcastHeader, BroadcastId, Fingerprint, Resource, Scope};
+
+use super::copies;
+use super::core::{Cell, Copy, Core, Deadline, Guard, Inner, Settled};
+use super::core::{WAITERS_MAX, WAITERS_PER_KEY_MAX, Waiting};
+use super::fingerprint::fingerprint;
+use super::kind::{MessageType, Role};
+use super::locks::{Claim, Holder, canonical};
+use super::policy::WindowFull;
+use super::refusal;
+use super::request::{Answer, Request};
+use super::window::{Admission as Room, Reserved};
+use super::worker;
+use crate::clock::Clock;
+use crate::error::Result;
+
+/// What the first critical section says.
+enum Looked<'a> {
+    /// The key is known: this is its answer.
+    Known(Answer),
+    /// It is not, and is reserved.
+    Reserved(Admission<'a>),
+}
+
+/// Holds a reservation, slots and locks until the request is handed over.
+#[derive(Debug)]
+pub(crate) struct Admission<'a> {
+    inner: &'a Inner,
+    ticket: u64,
+    scope: Option<Arc<Scope>>,
+    starts_job: bool,
+    armed: bool,
+}
+
+impl Drop for Admission<'_> {
+    fn drop(&mut self) {
+        if self.armed {
+            let mut core = self.inner.lock();
+            self.let_go(&mut core);
+            self.inner.release(&mut core, self.holder());
+        }
+    }
+}
+
+impl Admission<'_> {
+    fn holder(&self) -> Holder {
+        Holder::Admission(self.ticket)
+    }
+
+    /// Gives up the scope and the slots. All waiters look again: where nothing was accepted, one of
+    /// them reserves the scope and goes on with its own request, and the others wait for it.
+    fn let_go(&mut self, core: &mut Core) {
+        self.armed = false;
+        core.reserved_jobs -= usize::from(self.starts_job);
+        let Some(scope) = &self.scope else { return };
+        if let Some(count) = core.reserved.get_mut(&scope.principal) {
+            *count -= 1;
+            if *count == 0 {
+                core.reserved.remove(&scope.principal);
+            }
+        }
+        if let Some(reservation) = core.reservations.get_mut(scope) {
+            reservation.owned = false;
+            reservation.fell.notify_all();
+            if reservation.waiters == 0 {
+                core.reservations.remove(scope);
+            }
+        }
+    }
+}
+
+impl Inner {
+    pub(crate) fn submit(&self, request: &Request, timeout: Option<Duration>) -> Result<Answer> {
+        let deadline = self.deadline(timeout);
+        check_key(request)?;
+        let resources = canonical(&request.resources);
+        let print = fingerprint(request, &resources)?;
+        let kind = self.types.get(&request.message_type);
+        let starts_job = kind.is_some_and(|kind| kind.role() == Role::StartsJob);
+        loop {
+            let mut admission = match self.look_up(request, &print, starts_job, deadline)? {
+                Looked::Known(answer) => return Ok(answer),
+                Looked::Reserved(admission) => admission,
+            };
+            let kind = self.check(request, &resources)?;
+            kind.validate(request)?;
+            self.take_locks(&admission, &request.message_type, &resources, deadline)?;
+            let (id, cell) =
+                match self.accept(&mut admission, request, kind.as_ref(), &resources, &print)? {
+                    Some(accepted) => accepted,
+                    // The key came to life again while this request waited for its locks.
+                    None => continue,
+                };
+            return self.wait_for_end(self.lock(), id, &cell, false, deadline);
+        }
+    }
+
+    /// Lookup and reservation, in one critical section.
+    fn look_up(
+        &self,
+        request: &Request,
+        print: &Fingerprint,
+        starts_job: bool,
+        deadline: Deadline,
+    ) -> Result<Looked<'_>> {
+        let mut core = self.lock();
+        let Some(scope) = &request.scope else {
+            core.usable()?;
+            self.check_slots(&core, starts_job)?;
+            let ticket = core.ticket();
+            core.reserved_jobs += usize::from(starts_job);
+            let admission = Admission { inner: self, ticket, scope: None, starts_job, armed: true };
+            return Ok(Looked::Reserved(admission));
+        };
+        loop {
+            core.usable()?;
+            if core.reservations.get(scope).is_some_and(|reservation| reservation.owned) {
+                core = self.wait_for_reservation(core, scope, deadline)?;
+                continue;
+            }
+            let now_ms = self.time().wall_ms();
+            let owner = core.state.owner(scope);
+            if let Some(id) = owner.filter(|id| !core.state.is_over(*id, now_ms)) {
+                match self.answer_duplicate(core, id, print, deadline)? {
+                    Some(answer) => return Ok(Looked::Known(answer)),
+                    None => core = self.lock(),
+                }
+                continue;
+            }
+            let reserved = core.reserved_beside(&scope.principal);
+            let window = core.state.window();
+            match window.admit(&scope.principal, reserved, &core.policy, now_ms) {
+                Room::Room | Room::Evict(_) => {}
+                Room::Full { count, bound, next_free_in_ms } => {
+                    return Err(refusal::window_full(count, bound, next_free_in_ms));
+                }
+            }
+            self.check_slots(&core, starts_job)?;
+            let ticket = core.ticket();
+            core.reserved_jobs += usize::from(starts_job);
+            *core.reserved.entry(scope.principal.clone()).or_default() += 1;
+            core.reservations.entry(Arc::clone(scope)).or_default().owned = true;
+            let scope = Some(Arc::clone(scope));
+            let admission = Admission { inner: self, ticket, scope, starts_job, armed: true };
+            return Ok(Looked::Reserved(admission));
+        }
+    }
+
+    fn check_slots(&self, core: &Core, starts_job: bool) -> Result<()> {
+        if !starts_job {
+            return Ok(());
+        }
+        let (count, bound) =
+            (core.state.live_job_count() + core.reserved_jobs, self.options.job_slots_max);
+        if count < bound { Ok(()) } else { Err(refusal::slots_full(count, bound)) }
+    }
+
+    fn wait_for_reservation<'a>(
+        &self,
+        mut core: Guard<'a>,
+        scope: &Arc<Scope>,
+        deadline: Deadline,
+    ) -> Result<Guard<'a>> {
+        let Some(reservation) = core.reservations.get_mut(scope) else { return Ok(core) };
+        if reservation.waiters >= WAITERS_PER_KEY_MAX {
+            return Err(refusal::crowded(WAITERS_PER_KEY_MAX));
+        }
+        let _waiting = Waiting::enter(&self.waiting, WAITERS_MAX)?;
+        reservation.waiters += 1;
+        let fell = Arc::clone(&reservation.fell);
+        let (mut core, told) = self.wait(core, &fell, deadline);
+        if let Some(reservation) = core.reservations.get_mut(scope) {
+            reservation.waiters -= 1;
+            if !reservation.owned && reservation.waiters == 0 {
+                core.reservations.remove(scope);
+            }
+        }
+        if told { Ok(core) } else { Err(refusal::admission_pending()) }
+    }
+
+    /// The answer of a key that is known; `None` when it was forgotten meanwhile.
+    fn answer_duplicate(
+        &self,
+        mut core: Guard<'_>,
+        id: BroadcastId,
+        print: &Fingerprint,
+        deadline: Deadline,
+    ) -> Result<Option<Answer>> {
+        if let Some(run) = core.runs.get(&id) {
+            let (accepted, cell) = (Arc::clone(&run.accepted), Arc::clone(&run.cell));
+            let _one = Waiting::enter(&cell.waiters, WAITERS_PER_KEY_MAX)?;
+            let _all = Waiting::enter(&self.waiting, WAITERS_MAX)?;
+            // Until its acceptance is durable it answers nothing, not even Conflict.
+            while core.runs.get(&id).is_some_and(|run| !run.admitted) {
+                if core.usable().is_err() {
+                    return Err(refusal::unknown());
+                }
+                let (next, told) = self.wait(core, &cell.turned, deadline);
+                core = next;
+                if !told {
+                    return Err(refusal::unknown());
+                }
+            }
+            compare(&accepted, print)?;
+            let answer = self.wait_for_end(core, id, &cell, true, deadline)?;
+            return Ok(Some(answer));
+        }
+        let Some(task) = core.state.task(id) else { return Ok(None) };
+        compare(&task.accepted, print)?;
+        Ok(worker::tombstone_answer(task).map(|answer| self.as_given(answer, true)))
+    }
+
+    /// Marks an answer for the one it is given to.
+    fn as_given(&self, answer: Answer, duplicated: bool) -> Answer {
+        Answer { duplicated, clock_held: self.time().clock_held(), ..answer }
+    }
+
+    /// Waits for the effect of a task.
+    pub(crate) fn wait_for_end(
+        &self,
+        mut core: Guard<'_>,
+        id: BroadcastId,
+        cell: &Arc<Cell>,
+        duplicated: bool,
+        deadline: Deadline,
+    ) -> Result<Answer> {
+        loop {
+            if let Some(answer) = cell.end.get() {
+                return Ok(self.as_given(answer.clone(), duplicated));
+            }
+            let run = core.runs.get(&id);
+            let admitted = run.is_some_and(|run| run.admitted);
+            let left = if admitted { refusal::in_flight(id) } else { refusal::unknown() };
+            if let Some((reason, since_ms)) = run.and_then(|run| run.parked.as_ref()) {
+                return Err(refusal::parked(id, reason, *since_ms));
+            }
+            if core.failed.is_some() || core.closing {
+                return Err(left);
+            }
+            let (next, told) = self.wait(core, &cell.turned, deadline);
+            core = next;
+            if !told && cell.end.get().is_none() {
+                return Err(left);
+            }
+        }
+    }
+
+    /// What a request alone shows, once no accepted key answers it.
+    fn check(&self, request: &Request, resources: &[Resource]) -> Result<Arc<dyn MessageType>> {
+        let name = &request.message_type;
+        let kind = self.types.get(name);
+        let kind = kind.ok_or_else(|| refusal::invalid(format!("unknown message type {name}")))?;
+        if kind.role() == Role::EndsJob {
+            return Err(refusal::invalid(format!("{name} is submitted by the job it ends")));
+        }
+        if let Some(resource) = resources.iter().find(|r| r.domain.starts_with('_')) {
+            let domain = &resource.domain;
+            return Err(refusal::invalid(format!("resource domain {domain} is reserved")));
+        }
+        if let Some(key) = request.properties.keys().find(|key| key.starts_with('_')) {
+            return Err(refusal::invalid(format!("property key {key} is reserved")));
+        }
+        Ok(Arc::clone(kind))
+    }
+
+    /// Takes the resource locks, or says who has them.
+    pub(crate) fn take_locks(
+        &self,
+        admission: &Admission<'_>,
+        message_type: &str,
+        resources: &[Resource],
+        deadline: Deadline,
+    ) -> Result<()> {
+        let claim = Claim {
+            resources: resources.to_vec(),
+            message_type: message_type.to_owned(),
+            since_ms: self.time().wall_ms(),
+        };
+        self.ask(admission.holder(), claim, deadline)
+    }
+
+    /// Asks for locks and waits; a refusal leaves nothing behind.
+    pub(crate) fn ask(&self, holder: Holder, claim: Claim, deadline: Deadline) -> Result<()> {
+        if claim.resources.is_empty() {
+            return Ok(());
+        }
+        let mut core = self.lock();
+        core.usable()?;
+        if let Some(task) = worker::running_callback()
+            && core.locks.conflicts_with(Holder::Task(task), &claim.resources)
+        {
+            let message = "a callback asked for a resource that its own task holds";
+            return Err(refusal::invalid(message));
+        }
+        if core.locks.ask(holder, claim) {
+            return Ok(());
+        }
+        let waiter = Arc::new(Condvar::new());
+        core.lock_waiters.insert(holder, Arc::clone(&waiter));
+        let outcome = loop {
+            if core.locks.is_held(holder) {
+                break Ok(());
+            }
+            if let Err(e) = core.usable() {
+                break Err(e);
+            }
+            let (next, told) = self.wait(core, &waiter, deadline);
+            core = next;
+            if !told && !core.locks.is_held(holder) {
+                let now_ms = self.time().wall_ms();
+                break Err(refusal::lock_timeout(core.locks.blocker(holder), now_ms));
+            }
+        };
+        core.lock_waiters.remove(&holder);
+        if outcome.is_err() {
+            self.release(&mut core, holder);
+        }
+        outcome
+    }
+
+    /// Checks again, builds the batch, and hands it over; `None` when the key lives again.
+    fn accept(
+        &self,
+        admission: &mut Admission<'_>,
+        request: &Request,
+        kind: &dyn MessageType,
+        resources: &[Resource],
+        print: &Fingerprint,
+    ) -> Result<Option<(BroadcastId, Arc<Cell>)>> {
+        let mut core = self.lock();
+        core.usable()?;
+        kind.recheck(request, &core.state)?;
+        let now_ms = self.time().wall_ms().max(core.state.newest_ms());
+        let mut batch = Vec::new();
+        if let Some(scope) = &request.scope {
+            if let Some(id) = core.state.owner(scope) {
+                if !core.state.is_over(id, now_ms) {
+                    return Ok(None);
+                }
+                batch.push(Body::Dropped(Dropped { id, cause: DropCause::Expired }));
+            }
+            // Others that are being admitted have their slots: this one's is its own.
+            let reserved = Reserved { others: !core.reserved.is_empty(), ..Reserved::default() };
+            let window = core.state.window();
+            match window.admit(&scope.principal, reserved, &core.policy, now_ms) {
+                Room::Room => {}
+                Room::Evict(id) => {
+                    batch.push(Body::Dropped(Dropped { id, cause: DropCause::Evicted }));
+                }
+                Room::Full { count, bound, next_free_in_ms } => {
+                    return Err(refusal::window_full(count, bound, next_free_in_ms));
+                }
+            }
+        }
+        let mut vchannels = request.vchannels.clone();
+        vchannels.sort();
+        vchannels.dedup();
+        let header = BroadcastHeader {
+            id: core.state.next_id(),
+            vchannels,
+            resources: resources.to_vec(),
+            ack: kind.ack_mode(),
+        };
+        let starts_job = admission.starts_job;
+        let accepted = Accepted {
+            ends: self.ends(&core, &header)?,
+            header,
+            message_type: request.message_type.clone(),
+            scope: request.scope.as_deref().cloned(),
+            fingerprint: print.clone(),
+            lifetime_ms: core.policy.lifetime_ms(),
+            firm: core.policy.window_full == WindowFull::Refuse,
+            job: if starts_job { JobLink::Starts } else { JobLink::None },
+            properties: request.properties.clone().into_iter().collect(),
+            trace: request.trace.clone(),
+            payload: request.payload.clone(),
+        };
+        let accepted = Arc::new(accepted);
+        copies::check(self, &core, &accepted)?;
+        batch.push(Body::Accepted(Arc::clone(&accepted)));
+        let cell = self.begin(&mut core, batch, accepted.id())?;
+        core.locks.transfer(admission.holder(), Holder::Task(accepted.id()));
+        admission.let_go(&mut core);
+        Ok(Some((accepted.id(), cell)))
+    }
+
+    /// Hands an acceptance over and makes its run.
+    pub(crate) fn begin(
+        &self,
+        core: &mut Core,
+        batch: Vec<Body>,
+        id: BroadcastId,
+    ) -> Result<Arc<Cell>> {
+        self.hand_over_and_settle(core, batch, |_| Settled::Admitted(id))?;
+        let run = core.run_of(id, Copy::Absent);
+        // What was applied is there.
+        let run = run.ok_or_else(refusal::unknown)?;
+        let cell = Arc::clone(&run.cell);
+        core.runs.insert(id, run);
+        Ok(cell)
+    }
+
+    /// Where the pchannels of a broadcast end: read under the lock that trims look at, so that the
+    /// pin begins with the reading.
+    pub(crate) fn ends(&self, core: &Core, header: &BroadcastHeader) -> Result<Vec<PchannelEnd>> {
+        let mut ends: Vec<PchannelEnd> = Vec::new();
+        for vchannel in &header.vchannels {
+            let channel = self.channel_of(&core.state, vchannel)?;
+            let pchannel = core.state.pchannel_of(vchannel).unwrap_or_default();
+            if !ends.iter().any(|end| end.pchannel == pchannel) {
+                let (pchannel, next_lsn) = (pchannel.to_owned(), channel.end().get());
+                ends.push(PchannelEnd { pchannel, next_lsn });
+            }
+        }
+        Ok(ends)
+    }
+}
+
+/// The syntax of the key: all that is checked before it is looked up.
+fn check_key(request: &Request) -> Result<()> {
+    let Some(scope) = &request.scope else { return Ok(()) };
+    check_client_key(&scope.client_key)?;
+    if scope.message_type == request.message_type {
+        return Ok(());
+    }
+    let (ours, theirs) = (&request.message_type, &scope.message_type);
+    Err(refusal::invalid(format!("the scope is of type {theirs}, the request of type {ours}")))
+}
+
+/// Checks the syntax of a client key: 1 to 256 bytes of printable ASCII.
+///
+/// # Errors
+///
+/// `InvalidInput` for any other.
+pub fn check_client_key(key: &[u8]) -> Result<()> {
+    const MAX: usize = 256;
+    if key.is_empty() || key.len() > MAX {
+        let len = key.len();
+        return Err(refusal::invalid(format!("a key: expected 1 to {MAX} bytes, found {len}")));
+    }
+    match key.iter().position(|byte| !(0x20..=0x7E).contains(byte)) {
+        None => Ok(()),
+        Some(at) => {
+            Err(refusal::invalid(format!("a key: expected printable ASCII, not so at byte {at}")))
+        }
+    }
+}
+
+/// The one place where fingerprints are compared.
+fn compare(accepted: &Accepted, print: &Fingerprint) -> Result<()> {
+    let fields = accepted.fingerprint.differing_fields(print);
+    let same = fields.is_empty() && accepted.fingerprint.version == print.version;
+    if same { Ok(()) } else { Err(refusal::conflict(fields)) }
+}

@@ -1,0 +1,394 @@
+//! What all threads of a broadcaster share, and the one way into the control log.
+//!
+//! Every decision is made under one lock, against the state with everything handed over before
+//! applied: [`Inner::hand_over`] enqueues a batch and applies it in one critical section, so that
+//! the order of control is the order of decisions. A batch that the log refuses is never applied,
+//! and nothing was decided on top of it. What was handed over is not durable yet: [`Settled`] runs
+//! once it is, on the thread that waits for the disk, in order; no answer leaves before.
+//!
+//! A failed write of control stops the broadcaster: nothing is decided on top of the unknown.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use oncelog_format::control::{Accepted, Body, ControlRecord, Outcome};
+use oncelog_format::message::{BroadcastId, Scope};
+
+use super::kind::MessageType;
+use super::locks::{Claim, Holder, Locks};
+use super::policy::Policy;
+use super::request::Answer;
+use super::state::State;
+use super::window::Reserved;
+use super::{Options, refusal};
+use crate::channel::{ChannelLog, Position};
+use crate::clock::{Clock, LogTime};
+use crate::error::{Error, ErrorKind, Result};
+use crate::log::{Batch, Pending, RecordKind};
+use crate::lsn::Lsn;
+use crate::store::Store;
+
+/// Most callers that wait for one key.
+pub(crate) const WAITERS_PER_KEY_MAX: usize = 1_024;
+
+/// Most callers that wait for keys.
+pub(crate) const WAITERS_MAX: usize = 65_536;
+
+/// What all threads share.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) store: Store,
+    pub(crate) types: BTreeMap<String, Arc<dyn MessageType>>,
+    pub(crate) options: Options,
+    pub(crate) core: Mutex<Core>,
+    /// A task is due, or may be earlier than a worker thought.
+    pub(crate) work: Condvar,
+    /// A batch was handed over.
+    pub(crate) handed: Condvar,
+    /// A job ended, or everything stops.
+    pub(crate) turned: Condvar,
+    /// Callers that wait for a key.
+    pub(crate) waiting: AtomicUsize,
+    /// One scan of a pchannel at a time.
+    pub(crate) scans: BTreeMap<String, Mutex<()>>,
+}
+
+/// What the lock protects.
+#[derive(Debug)]
+pub(crate) struct Core {
+    /// The state with everything that was handed over applied.
+    pub(crate) state: State,
+    /// Tasks whose end is not durable.
+    pub(crate) runs: BTreeMap<BroadcastId, Run>,
+    pub(crate) reservations: HashMap<Arc<Scope>, Reservation>,
+    /// Reservations by principal.
+    pub(crate) reserved: BTreeMap<String, usize>,
+    /// Broadcasts that will start a job and are not accepted.
+    pub(crate) reserved_jobs: usize,
+    pub(crate) locks: Locks,
+    /// Who waits for locks, to be told.
+    pub(crate) lock_waiters: HashMap<Holder, Arc<Condvar>>,
+    /// Tasks by the instant from which a worker may take them.
+    pub(crate) due: BTreeSet<(Duration, BroadcastId)>,
+    pub(crate) settling: VecDeque<(Pending, Settled)>,
+    /// Ends of pchannels that were read for a plan, by job.
+    pub(crate) plan_pins: BTreeMap<BroadcastId, Vec<(String, Lsn)>>,
+    pub(crate) policy: Policy,
+    pub(crate) failed: Option<Arc<Error>>,
+    pub(crate) closing: bool,
+    next_ticket: u64,
+}
+
+/// A volatile hold on a scope.
+#[derive(Debug, Default)]
+pub(crate) struct Reservation {
+    /// Somebody is being admitted; otherwise it is free for one of the waiters.
+    pub(crate) owned: bool,
+    pub(crate) waiters: usize,
+    pub(crate) fell: Arc<Condvar>,
+}
+
+/// A task in this process.
+#[derive(Debug)]
+pub(crate) struct Run {
+    pub(crate) accepted: Arc<Accepted>,
+    pub(crate) accepted_at_ms: u64,
+    /// Its acceptance is durable.
+    pub(crate) admitted: bool,
+    /// By the order of the acceptance's vchannels.
+    pub(crate) copies: Vec<Copy>,
+    /// A worker has it.
+    pub(crate) busy: bool,
+    /// Something happened while a worker had it.
+    pub(crate) again: bool,
+    /// Its end was handed over.
+    pub(crate) ending: bool,
+    /// Why it is parked and since when, durably.
+    pub(crate) parked: Option<(String, u64)>,
+    pub(crate) retries: u32,
+    /// Since when it is retried, or waits for consumers.
+    pub(crate) stalled: Option<Duration>,
+    pub(crate) cell: Arc<Cell>,
+}
+
+/// What is known of one copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Copy {
+    /// An append failed, or this process did not see it: only the pchannel tells.
+    Unresolved,
+    Absent,
+    At(Position),
+}
+
+/// Where callers wait for a task.
+#[derive(Debug, Default)]
+pub(crate) struct Cell {
+    pub(crate) turned: Condvar,
+    pub(crate) end: OnceLock<Answer>,
+    pub(crate) waiters: AtomicUsize,
+}
+
+/// What follows when a batch is durable.
+#[derive(Debug)]
+pub(crate) enum Settled {
+    /// A task was accepted.
+    Admitted(BroadcastId),
+    /// A task ended, at this log time.
+    Ended(BroadcastId, Outcome, u64),
+    /// A task was parked, at this log time.
+    Parked(BroadcastId, String, u64),
+    /// Nothing follows.
+    Nothing,
+}
+
+pub(crate) type Guard<'a> = MutexGuard<'a, Core>;
+
+/// When a caller stops waiting, on the monotonic clock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline(Option<Duration>);
+
+impl Deadline {
+    /// Waits as long as it takes.
+    pub(crate) const fn never() -> Self {
+        Self(None)
+    }
+}
+
+impl Inner {
+    pub(crate) fn lock(&self) -> Guard<'_> {
+        // Every critical section leaves the core whole before it can panic: user code runs in it
+        // only where nothing is half done.
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn time(&self) -> &Arc<LogTime> {
+        self.store.time()
+    }
+
+    pub(crate) fn monotonic(&self) -> Duration {
+        self.store.time().monotonic()
+    }
+
+    pub(crate) fn deadline(&self, timeout: Option<Duration>) -> Deadline {
+        Deadline(timeout.map(|timeout| self.monotonic().saturating_add(timeout)))
+    }
+
+    /// Waits to be told; false when the time was over before.
+    pub(crate) fn wait<'a>(
+        &self,
+        core: Guard<'a>,
+        condvar: &Condvar,
+        deadline: Deadline,
+    ) -> (Guard<'a>, bool) {
+        let Some(until) = deadline.0 else {
+            return (condvar.wait(core).unwrap_or_else(PoisonError::into_inner), true);
+        };
+        let left = until.saturating_sub(self.monotonic());
+        if left.is_zero() {
+            return (core, false);
+        }
+        (condvar.wait_timeout(core, left).unwrap_or_else(PoisonError::into_inner).0, true)
+    }
+
+    /// Decides: enqueues records in one batch and applies them.
+    ///
+    /// Nothing is durable when this returns. An error means that nothing was written or applied,
+    /// unless it stops the broadcaster.
+    pub(crate) fn hand_over(&self, core: &mut Core, bodies: Vec<Body>) -> Result<(Pending, u64)> {
+        core.usable()?;
+        // Log time never stands behind a record: a clock that was raised by one cannot go back.
+        let at_ms = self.time().wall_ms().max(core.state.newest_ms());
+        let records: Vec<ControlRecord> =
+            bodies.into_iter().map(|body| ControlRecord { at_ms, body }).collect();
+        let encode = |record: &ControlRecord| {
+            let name = record.body.name();
+            record.encode().map_err(|e| {
+                refusal::invalid(format!("the record {name} does not encode")).with_source(e)
+            })
+        };
+        let encoded = records.iter().map(encode).collect::<Result<Vec<_>>>()?;
+        let slices: Vec<&[u8]> = encoded.iter().map(Vec::as_slice).collect();
+        let batch = Batch { kind: RecordKind::CONTROL, records: &slices };
+        match self.store.control().enqueue(batch) {
+            Ok(pending) => {
+                records.iter().for_each(|record| core.state.apply(record));
+                Ok((pending, at_ms))
+            }
+            Err(e) if matches!(e.kind(), ErrorKind::StoreFull | ErrorKind::Limit) => Err(e),
+            Err(e) => {
+                let cause = Arc::new(e);
+                self.fail(core, Arc::clone(&cause));
+                Err(refusal::failed(&cause))
+            }
+        }
+    }
+
+    /// Hands over and leaves the rest to the thread that waits for the disk.
+    pub(crate) fn hand_over_and_settle(
+        &self,
+        core: &mut Core,
+        bodies: Vec<Body>,
+        settled: impl FnOnce(u64) -> Settled,
+    ) -> Result<()> {
+        let (pending, at_ms) = self.hand_over(core, bodies)?;
+        core.settling.push_back((pending, settled(at_ms)));
+        self.handed.notify_one();
+        Ok(())
+    }
+
+    /// Waits until a batch that was handed over is durable.
+    pub(crate) fn settle(&self, pending: Pending) -> Result<()> {
+        let Err(e) = pending.wait() else { return Ok(()) };
+        let mut core = self.lock();
+        self.fail(&mut core, Arc::new(e));
+        core.usable()
+    }
+
+    /// Stops everything: control is not known any more.
+    pub(crate) fn fail(&self, core: &mut Core, cause: Arc<Error>) {
+        if core.failed.is_none() {
+            tracing::error!(error = %cause, "the broadcaster stops: control is not known");
+            core.failed = Some(cause);
+        }
+        self.wake_all(core);
+    }
+
+    pub(crate) fn wake_all(&self, core: &Core) {
+        core.runs.values().for_each(|run| run.cell.turned.notify_all());
+        core.reservations.values().for_each(|reservation| reservation.fell.notify_all());
+        core.lock_waiters.values().for_each(|waiter| waiter.notify_all());
+        self.work.notify_all();
+        self.handed.notify_all();
+        self.turned.notify_all();
+    }
+
+    /// Gives up locks and tells those who get them.
+    pub(crate) fn release(&self, core: &mut Core, holder: Holder) {
+        for granted in core.locks.release(holder) {
+            if let Some(waiter) = core.lock_waiters.get(&granted) {
+                waiter.notify_all();
+            }
+        }
+    }
+
+    /// Has a worker take a task, at once or later.
+    pub(crate) fn schedule(&self, core: &mut Core, id: BroadcastId, after: Duration) {
+        core.due.insert((self.monotonic().saturating_add(after), id));
+        self.work.notify_one();
+    }
+
+    pub(crate) fn channel_of(&self, state: &State, vchannel: &str) -> Result<&Arc<dyn ChannelLog>> {
+        let pchannel = state.pchannel_of(vchannel);
+        pchannel
+            .and_then(|pchannel| self.store.channel(pchannel))
+            .ok_or_else(|| refusal::invalid(format!("unknown vchannel {vchannel}")))
+    }
+
+    /// The LSN below which nothing of a pchannel is needed by work that is not done.
+    pub(crate) fn pinned(&self, core: &Core, pchannel: &str) -> Option<Lsn> {
+        let of = |ends: &[oncelog_format::control::PchannelEnd]| {
+            let end = ends.iter().find(|end| end.pchannel == pchannel);
+            end.and_then(|end| Lsn::new(end.next_lsn))
+        };
+        let runs = core.runs.values().filter_map(|run| of(&run.accepted.ends));
+        let jobs = core.state.jobs().filter(|(_, job)| job.over.is_none());
+        let plans = jobs.filter_map(|(_, job)| job.plan.as_ref().and_then(|plan| of(&plan.from)));
+        let pins = core.plan_pins.values().flatten();
+        let pins = pins.filter(|(name, _)| name == pchannel).map(|(_, lsn)| *lsn);
+        runs.chain(plans).chain(pins).min()
+    }
+}
+
+impl Core {
+    pub(crate) fn new(state: State, policy: Policy) -> Self {
+        Self {
+            state,
+            runs: BTreeMap::new(),
+            reservations: HashMap::new(),
+            reserved: BTreeMap::new(),
+            reserved_jobs: 0,
+            locks: Locks::default(),
+            lock_waiters: HashMap::new(),
+            due: BTreeSet::new(),
+            settling: VecDeque::new(),
+            plan_pins: BTreeMap::new(),
+            policy,
+            failed: None,
+            closing: false,
+            next_ticket: 0,
+        }
+    }
+
+    /// Says whether anything may still be decided.
+    pub(crate) fn usable(&self) -> Result<()> {
+        if let Some(cause) = &self.failed {
+            return Err(refusal::failed(cause));
+        }
+        if self.closing { Err(refusal::closed()) } else { Ok(()) }
+    }
+
+    pub(crate) fn ticket(&mut self) -> u64 {
+        self.next_ticket += 1;
+        self.next_ticket
+    }
+
+    pub(crate) fn reserved_beside(&self, principal: &str) -> Reserved {
+        Reserved {
+            all: self.reserved.values().sum(),
+            of_principal: self.reserved.get(principal).copied().unwrap_or_default(),
+            others: self.reserved.keys().any(|other| other != principal),
+        }
+    }
+
+    /// What a run of an acceptance starts with: copies that are acknowledged stand.
+    pub(crate) fn run_of(&self, id: BroadcastId, unseen: Copy) -> Option<Run> {
+        let task = self.state.task(id)?;
+        let stands = |ack: &oncelog_format::control::AckPosition| {
+            Lsn::new(ack.lsn).map(|lsn| Copy::At(Position::new(lsn, ack.time_tick)))
+        };
+        let copies = task.acks.iter().map(|ack| ack.as_ref().and_then(stands).unwrap_or(unseen));
+        Some(Run {
+            accepted: Arc::clone(&task.accepted),
+            accepted_at_ms: task.accepted_at_ms,
+            admitted: false,
+            copies: copies.collect(),
+            busy: false,
+            again: false,
+            ending: false,
+            parked: task.parked.clone(),
+            retries: 0,
+            stalled: None,
+            cell: Arc::default(),
+        })
+    }
+
+    pub(crate) fn claim(&self, accepted: &Accepted, since_ms: u64) -> Claim {
+        Claim {
+            resources: accepted.header.resources.clone(),
+            message_type: accepted.message_type.clone(),
+            since_ms,
+        }
+    }
+}
+
+/// Counts a caller that waits for a key, as long as it lives.
+#[derive(Debug)]
+pub(crate) struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    pub(crate) fn enter(count: &'a AtomicUsize, max: usize) -> Result<Self> {
+        if count.fetch_add(1, Ordering::SeqCst) >= max {
+            count.fetch_sub(1, Ordering::SeqCst);
+            return Err(refusal::crowded(max));
+        }
+        Ok(Self(count))
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,444 @@
+//! What the driver of a job needs: its records, its locks, its pins, its ending.
+//!
+//! A job's records stand in control, in the order of every other decision. A job holds the locks of
+//! its broadcast until it is over, also after a restart. An ending runs under that hold and takes
+//! the job's own lock alone; the first one accepted for an attempt is its verdict.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use oncelog_format::control::{
+    Accepted, Attempt, Body, Collection, JobLink, JobPlan, JobState, PchannelEnd,
+};
+use oncelog_format::message::{
+    BroadcastHeader, BroadcastId, Fingerprint, MESSAGE_VERSION, MessageType, Properties, Resource,
+    SliceStamp, Vchannel, Version, WriterTerm,
+};
+
+use super::core::{Core, Deadline, Inner};
+use super::kind::Role;
+use super::locks::{Claim, Holder};
+use super::refusal;
+use super::state::Job;
+use crate::channel::{ChannelLog, Outgoing, Position};
+use crate::clock::Clock;
+use crate::error::Result;
+use crate::lsn::Lsn;
+
+/// Domain of the lock that each job has for itself.
+const JOB_DOMAIN: &str = "_job";
+
+/// Access to the jobs of a broadcaster; cheap to clone.
+///
+/// Calls answer `Closed` once the broadcaster closes: a driver then ends its threads.
+#[derive(Clone, Debug)]
+pub struct Jobs {
+    inner: Arc<Inner>,
+}
+
+/// How an attempt of a job ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Ended {
+    /// The broadcast that ended it.
+    pub id: BroadcastId,
+    /// Its rows are visible; otherwise they never will be.
+    pub committed: bool,
+    /// The ending is the one that was asked for by this call; otherwise an earlier one won.
+    pub mine: bool,
+}
+
+/// Rows of a slice for one vchannel.
+#[derive(Clone, Debug)]
+#[expect(clippy::exhaustive_structs, reason = "built by the driver at every append")]
+pub struct SliceMessage {
+    /// The vchannel.
+    pub vchannel: String,
+    /// Which rows.
+    pub stamp: SliceStamp,
+    /// The rows, encoded.
+    pub payload: Vec<u8>,
+}
+
+impl Jobs {
+    pub(crate) fn of(inner: Arc<Inner>) -> Self {
+        Self { inner }
+    }
+
+    /// Returns a job; `None` when it never was, or is forgotten.
+    #[must_use]
+    pub fn get(&self, job: BroadcastId) -> Option<Arc<Job>> {
+        self.inner.lock().state.job(job).cloned()
+    }
+
+    /// Says whether a job of this identity may have been and is forgotten.
+    #[must_use]
+    pub fn is_forgotten(&self, job: BroadcastId) -> bool {
+        let core = self.inner.lock();
+        job < core.state.next_id() && job.0 > 0 && core.state.job(job).is_none()
+    }
+
+    /// Returns all jobs that are known, by identity.
+    #[must_use]
+    pub fn list(&self) -> Vec<Arc<Job>> {
+        self.inner.lock().state.jobs().map(|(_, job)| Arc::clone(job)).collect()
+    }
+
+    /// Returns the jobs that are not over.
+    #[must_use]
+    pub fn running(&self) -> Vec<BroadcastId> {
+        let core = self.inner.lock();
+        core.state.jobs().filter(|(_, job)| job.over.is_none()).map(|(id, _)| id).collect()
+    }
+
+    /// Returns a collection.
+    #[must_use]
+    pub fn collection(&self, id: u64) -> Option<Arc<Collection>> {
+        self.inner.lock().state.collection(id).cloned()
+    }
+
+    /// Records what became known of a collection, such as its schema.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` for an unknown identity, `StoreFull`, `Poisoned`, `Closed`.
+    ///
+    /// # Durability
+    ///
+    /// Durable when this returns `Ok`; unknown after `Poisoned`.
+    pub fn update_collection(&self, collection: Collection) -> Result<()> {
+        self.inner.update_collection(collection)
+    }
+
+    /// Reads where the pchannels of a job's vchannels end, and pins them from there until the job
+    /// is over.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` for an unknown job, `Closed`.
+    pub fn pin_ends(&self, job: BroadcastId) -> Result<Vec<PchannelEnd>> {
+        let mut core = self.inner.lock();
+        core.usable()?;
+        let state = running(&core, job)?;
+        let ends = self.inner.ends(&core, &state.accepted.header)?;
+        let pins = core.plan_pins.entry(job).or_default();
+        for end in &ends {
+            if let Some(lsn) = Lsn::new(end.next_lsn)
+                && !pins.iter().any(|(name, _)| *name == end.pchannel)
+            {
+                pins.push((end.pchannel.clone(), lsn));
+            }
+        }
+        Ok(ends)
+    }
+
+    /// Records the plan of the current attempt.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` when the job is over, ending, planned, or at another attempt; `StoreFull`,
+    /// `Limit`, `Poisoned`, `Closed`.
+    ///
+    /// # Durability
+    ///
+    /// Durable when this returns `Ok`; unknown after `Poisoned`.
+    pub fn plan(&self, plan: JobPlan) -> Result<()> {
+        let mut core = self.inner.lock();
+        core.usable()?;
+        let job = attempt_of(&core, plan.job, plan.attempt)?;
+        if job.plan.is_some() {
+            return Err(refusal::invalid(format!("job {} is planned", plan.job)));
+        }
+        let handed = self.inner.hand_over(&mut core, vec![Body::JobPlan(Arc::new(plan))])?;
+        drop(core);
+        self.inner.settle(handed.0)
+    }
+
+    /// Records how far the current attempt is.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` when the job is over or at another attempt; `StoreFull`, `Poisoned`,
+    /// `Closed`.
+    ///
+    /// # Durability
+    ///
+    /// Durable when this returns `Ok`; unknown after `Poisoned`.
+    pub fn record(&self, state: JobState) -> Result<()> {
+        let mut core = self.inner.lock();
+        core.usable()?;
+        let job = running(&core, state.job)?;
+        if job.attempt != state.attempt {
+            return Err(other_attempt(state.job, job.attempt, state.attempt));
+        }
+        let handed = self.inner.hand_over(&mut core, vec![Body::JobState(state)])?;
+        drop(core);
+        self.inner.settle(handed.0)
+    }
+
+    /// Ends an attempt: broadcasts `message_type` (`CommitImport` or `AbortImport`) with `payload`
+    /// to every vchannel of the job, and waits until it is done. Where an ending was accepted
+    /// before, nothing is broadcast and that one is waited for.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` for another attempt or an unregistered type; `Parked`, `StoreFull`,
+    /// `OutcomeUnknown`, `InFlight`, `Poisoned`, `Closed`.
+    ///
+    /// # Durability
+    ///
+    /// The verdict is durable in control from its acceptance on, in every vchannel when this
+    /// returns `Ok`.
+    pub fn end(
+        &self,
+        job: BroadcastId,
+        attempt: u32,
+        (message_type, commit): (&str, bool),
+        payload: Vec<u8>,
+    ) -> Result<Ended> {
+        let kind = self.inner.types.get(message_type);
+        if kind.is_none_or(|kind| kind.role() != Role::EndsJob) {
+            return Err(refusal::invalid(format!("{message_type} is not registered to end jobs")));
+        }
+        let holder = Holder::Admission(self.inner.lock().ticket());
+        let own = Resource { domain: JOB_DOMAIN.to_owned(), key: job.to_string(), shared: false };
+        let claim = Claim {
+            resources: vec![own.clone()],
+            message_type: message_type.to_owned(),
+            since_ms: self.inner.time().wall_ms(),
+        };
+        self.inner.ask(holder, claim, self.inner.deadline(None))?;
+        let mut core = self.inner.lock();
+        let begun = self.begin_ending(&mut core, holder, (job, attempt), |header, ends| Accepted {
+            header: BroadcastHeader { resources: vec![own], ..header },
+            message_type: message_type.to_owned(),
+            scope: None,
+            fingerprint: Fingerprint { version: 1, fields: Vec::new() },
+            ends,
+            lifetime_ms: 0,
+            firm: true,
+            job: JobLink::Ends { job, attempt, commit },
+            properties: Vec::new(),
+            trace: None,
+            payload,
+        });
+        let (id, committed, mine) = match begun {
+            Ok(Some(id)) => (id, commit, true),
+            Ok(None) => {
+                self.inner.release(&mut core, holder);
+                let state = core.state.job(job).filter(|job| job.attempt == attempt);
+                let end = state.and_then(|state| state.end);
+                let (committed, id) = end.ok_or_else(|| unknown_job(job))?;
+                (id, committed, false)
+            }
+            Err(e) => {
+                self.inner.release(&mut core, holder);
+                return Err(e);
+            }
+        };
+        if let Some(cell) = core.runs.get(&id).map(|run| Arc::clone(&run.cell)) {
+            self.inner.wait_for_end(core, id, &cell, !mine, Deadline::never())?;
+        }
+        Ok(Ended { id, committed, mine })
+    }
+
+    /// Accepts an ending under the job's lock; `None` when there is one already.
+    fn begin_ending(
+        &self,
+        core: &mut Core,
+        holder: Holder,
+        (job, attempt): (BroadcastId, u32),
+        accepted: impl FnOnce(BroadcastHeader, Vec<PchannelEnd>) -> Accepted,
+    ) -> Result<Option<BroadcastId>> {
+        core.usable()?;
+        let state = core.state.job(job).ok_or_else(|| unknown_job(job))?;
+        if state.attempt != attempt {
+            return Err(other_attempt(job, state.attempt, attempt));
+        }
+        if state.end.is_some() {
+            return Ok(None);
+        }
+        let id = core.state.next_id();
+        let header = BroadcastHeader { id, ..state.accepted.header.clone() };
+        let ends = self.inner.ends(core, &header)?;
+        let accepted = Arc::new(accepted(header, ends));
+        self.inner.begin(core, vec![Body::Accepted(accepted)], id)?;
+        core.locks.transfer(holder, Holder::Task(id));
+        Ok(Some(id))
+    }
+
+    /// Begins the next attempt of a job that was aborted, and takes its locks again; returns the
+    /// attempt.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` when the job is unknown, is not aborted, or its key expired; `LockTimeout`,
+    /// `WindowFull` when all slots are used, `StoreFull`, `Poisoned`, `Closed`.
+    ///
+    /// # Durability
+    ///
+    /// Durable when this returns `Ok`; unknown after `Poisoned`.
+    pub fn reattempt(&self, job: BroadcastId, timeout: Option<Duration>) -> Result<u32> {
+        let deadline = self.inner.deadline(timeout);
+        let accepted = {
+            let core = self.inner.lock();
+            core.usable()?;
+            self.check_reattempt(&core, job)?
+        };
+        let holder = Holder::Admission(self.inner.lock().ticket());
+        let claim = {
+            let core = self.inner.lock();
+            core.claim(&accepted, self.inner.time().wall_ms())
+        };
+        self.inner.ask(holder, claim, deadline)?;
+        let mut core = self.inner.lock();
+        let handed = self.check_reattempt(&core, job).and_then(|_| {
+            let attempt = core.state.job(job).map_or(2, |job| job.attempt.saturating_add(1));
+            let body = Body::Attempt(Attempt { job, attempt });
+            Ok((self.inner.hand_over(&mut core, vec![body])?, attempt))
+        });
+        let ((pending, _), attempt) = match handed {
+            Ok(handed) => handed,
+            Err(e) => {
+                self.inner.release(&mut core, holder);
+                return Err(e);
+            }
+        };
+        core.locks.transfer(holder, Holder::Job(job));
+        drop(core);
+        self.inner.settle(pending)?;
+        self.inner.tell_driver(job);
+        Ok(attempt)
+    }
+
+    fn check_reattempt(&self, core: &Core, job: BroadcastId) -> Result<Arc<Accepted>> {
+        core.usable()?;
+        let state = core.state.job(job).ok_or_else(|| unknown_job(job))?;
+        let over = state.end.filter(|(_, by)| !core.runs.contains_key(by));
+        if !matches!((state.over, over), (Some((false, _)), Some(_))) {
+            return Err(refusal::invalid(format!("job {job} is not aborted")));
+        }
+        let now_ms = self.inner.time().wall_ms().max(core.state.newest_ms());
+        if core.state.task(job).is_none() || core.state.is_over(job, now_ms) {
+            return Err(refusal::invalid(format!("the key of job {job} expired")));
+        }
+        let (count, bound) =
+            (core.state.live_job_count() + core.reserved_jobs, self.inner.options.job_slots_max);
+        if count >= bound {
+            return Err(refusal::slots_full(count, bound));
+        }
+        Ok(Arc::clone(&state.accepted))
+    }
+
+    /// Waits until a job is over.
+    ///
+    /// # Errors
+    ///
+    /// `InFlight` when the time is over before; `InvalidInput` for an unknown job; `Poisoned`,
+    /// `Closed`.
+    pub fn wait(&self, job: BroadcastId, timeout: Option<Duration>) -> Result<Arc<Job>> {
+        let deadline = self.inner.deadline(timeout);
+        let mut core = self.inner.lock();
+        loop {
+            let state = core.state.job(job).ok_or_else(|| unknown_job(job))?;
+            // Over in the state, and durably so: the run of its ending is gone.
+            let durable = state.end.is_none_or(|(_, by)| !core.runs.contains_key(&by));
+            if state.over.is_some() && durable {
+                return Ok(Arc::clone(state));
+            }
+            core.usable()?;
+            let (next, told) = self.inner.wait(core, &self.inner.turned, deadline);
+            core = next;
+            if !told {
+                return Err(refusal::in_flight(job));
+            }
+        }
+    }
+
+    /// Returns the pchannel that carries a vchannel.
+    #[must_use]
+    pub fn pchannel_of(&self, vchannel: &str) -> Option<String> {
+        self.inner.lock().state.pchannel_of(vchannel).map(str::to_owned)
+    }
+
+    /// Returns the channel of a pchannel.
+    #[must_use]
+    pub fn channel(&self, pchannel: &str) -> Option<Arc<dyn ChannelLog>> {
+        self.inner.store.channel(pchannel).cloned()
+    }
+
+    /// Appends a slice, one batch on a pchannel.
+    ///
+    /// # Errors
+    ///
+    /// `StoreFull`, `Limit`: nothing was written. Any other: unknown until the channel was opened
+    /// again ([`ChannelLog::reopen`]) and read.
+    ///
+    /// # Durability
+    ///
+    /// Durable when this returns `Ok`.
+    pub fn append(
+        &self,
+        pchannel: &str,
+        message_type: &str,
+        messages: &[SliceMessage],
+    ) -> Result<Vec<Position>> {
+        let term = {
+            let core = self.inner.lock();
+            core.usable()?;
+            core.state.term()
+        };
+        let unknown = || refusal::invalid(format!("unknown pchannel {pchannel}"));
+        let channel = self.inner.store.channel(pchannel).ok_or_else(unknown)?;
+        let stamped = |message: &SliceMessage| {
+            let mut properties = Properties::new();
+            properties.set(&Version(MESSAGE_VERSION))?;
+            properties.set(&MessageType(message_type.to_owned()))?;
+            properties.set(&WriterTerm(term))?;
+            properties.set(&Vchannel(message.vchannel.clone()))?;
+            properties.set(&message.stamp)?;
+            Ok(properties)
+        };
+        let mut outgoing = Vec::with_capacity(messages.len());
+        for message in messages {
+            let properties = stamped(message).map_err(|e: oncelog_format::EncodeError| {
+                refusal::invalid("a slice does not encode").with_source(e)
+            })?;
+            outgoing.push(Outgoing { properties, payload: &message.payload });
+        }
+        channel.enqueue(&outgoing)?.wait()
+    }
+
+    /// Returns log time in milliseconds since 1970 UTC.
+    #[must_use]
+    pub fn now_ms(&self) -> u64 {
+        self.inner.time().wall_ms()
+    }
+}
+
+fn unknown_job(job: BroadcastId) -> crate::error::Error {
+    refusal::invalid(format!("unknown job {job}"))
+}
+
+fn other_attempt(job: BroadcastId, is: u32, found: u32) -> crate::error::Error {
+    refusal::invalid(format!("job {job} is at another attempt: expected {is}, found {found}"))
+}
+
+fn running(core: &Core, job: BroadcastId) -> Result<&Arc<Job>> {
+    let state = core.state.job(job).ok_or_else(|| unknown_job(job))?;
+    if state.over.is_some() {
+        return Err(refusal::invalid(format!("job {job} is over")));
+    }
+    Ok(state)
+}
+
+fn attempt_of(core: &Core, job: BroadcastId, attempt: u32) -> Result<&Arc<Job>> {
+    let state = running(core, job)?;
+    if state.attempt != attempt {
+        return Err(other_attempt(job, state.attempt, attempt));
+    }
+    if state.end.is_some() {
+        return Err(refusal::invalid(format!("job {job} is ending")));
+    }
+    Ok(state)
+}

@@ -1,0 +1,85 @@
+//! The errors of a broadcaster, each with what its caller can do.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use oncelog_format::message::BroadcastId;
+
+use super::locks::{Claim, Holder};
+use crate::error::{Error, ErrorKind};
+
+pub(crate) fn invalid(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidInput, message.into())
+}
+
+pub(crate) fn conflict(fields: Vec<String>) -> Error {
+    let names = fields.join(", ");
+    let message = format!("the key was accepted for another request, which differs in {names}");
+    Error::new(ErrorKind::Conflict, message).with_fields(fields)
+}
+
+pub(crate) fn window_full(count: usize, bound: usize, next_free_in_ms: Option<u64>) -> Error {
+    let message = format!("the window is full: {count} keys, expected fewer than {bound}");
+    let error = Error::new(ErrorKind::WindowFull, message);
+    match next_free_in_ms {
+        Some(ms) => error.with_retry_after(Duration::from_millis(ms)),
+        None => error,
+    }
+}
+
+pub(crate) fn slots_full(count: usize, bound: usize) -> Error {
+    let message = format!("all job slots are used: {count} jobs, expected fewer than {bound}");
+    Error::new(ErrorKind::WindowFull, message).with_retry_after(Duration::from_secs(1))
+}
+
+pub(crate) fn parked(id: BroadcastId, reason: &str, since_ms: u64) -> Error {
+    let message = format!("broadcast {id} is parked since {since_ms} ms: {reason}");
+    Error::new(ErrorKind::Parked, message).with_broadcast(id.0)
+}
+
+pub(crate) fn in_flight(id: BroadcastId) -> Error {
+    let message = format!("broadcast {id} is accepted and not done");
+    let error = Error::new(ErrorKind::InFlight, message).with_broadcast(id.0);
+    error.with_retry_after(Duration::from_secs(1))
+}
+
+pub(crate) fn unknown() -> Error {
+    let message = "it is not known whether the request was accepted: ask again with the same key";
+    Error::new(ErrorKind::OutcomeUnknown, message).with_retry_after(Duration::from_secs(1))
+}
+
+pub(crate) fn crowded(max: usize) -> Error {
+    let message = format!("too many callers wait for this key: expected at most {max}");
+    Error::new(ErrorKind::InFlight, message).with_retry_after(Duration::from_secs(1))
+}
+
+pub(crate) fn admission_pending() -> Error {
+    let message = "another request with this key is being admitted";
+    Error::new(ErrorKind::LockTimeout, message).with_retry_after(Duration::from_millis(100))
+}
+
+pub(crate) fn lock_timeout(blocker: Option<(Holder, &Claim)>, now_ms: u64) -> Error {
+    let message = match blocker {
+        None => "a resource stayed locked".to_owned(),
+        Some((holder, claim)) => {
+            let who = match holder {
+                Holder::Admission(_) => "a request that is being admitted".to_owned(),
+                Holder::Task(id) => format!("broadcast {id}, accepted"),
+                Holder::Job(id) => format!("job {id}, running"),
+            };
+            let age_ms = now_ms.saturating_sub(claim.since_ms);
+            format!("a resource stayed locked by {who}: type {}, {age_ms} ms", claim.message_type)
+        }
+    };
+    let error = Error::new(ErrorKind::LockTimeout, message);
+    error.with_retry_after(Duration::from_millis(100))
+}
+
+pub(crate) fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "the broadcaster was closed")
+}
+
+pub(crate) fn failed(cause: &Arc<Error>) -> Error {
+    let message = "a control record could not be written: open the store again";
+    Error::new(ErrorKind::Poisoned, message).with_shared_source(Arc::clone(cause))
+}

@@ -1,0 +1,474 @@
+//! From acceptance to the end: copies, acks, callback, Done.
+//!
+//! Workers take tasks that are due, one step at a time; another thread waits for the disk and says
+//! what is durable, in the order of control. Nothing here decides whether a request is accepted.
+
+use std::cell::Cell as ThreadCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use oncelog_format::control::{Ack, AckPosition, Body, Done, JobLink, Outcome as Ending, Park};
+use oncelog_format::message::{AckMode, BroadcastId};
+
+use super::core::{Copy, Core, Inner, Run, Settled};
+use super::kind::{Role, Task, Verdict};
+use super::locks::Holder;
+use super::request::{Answer, Outcome};
+use super::state::TaskState;
+use super::{Jobs, refusal};
+use crate::channel::Position;
+use crate::error::{Error, ErrorKind, Result};
+use crate::lsn::Lsn;
+
+/// First wait between two tries of a task.
+const RETRY_MIN: Duration = Duration::from_millis(10);
+
+/// Longest wait between two tries of a task.
+const RETRY_MAX: Duration = Duration::from_secs(10);
+
+thread_local! {
+    /// The task whose callback this thread runs.
+    static CALLBACK: ThreadCell<Option<BroadcastId>> = const { ThreadCell::new(None) };
+}
+
+/// The task whose callback the calling thread runs.
+pub(crate) fn running_callback() -> Option<BroadcastId> {
+    CALLBACK.get()
+}
+
+/// What a worker does with a task after a step.
+enum Next {
+    /// Its end was handed over, or somebody else goes on with it.
+    Leave,
+    /// Wait for consumers.
+    Stall,
+    /// Not yet, for this reason.
+    Retry(String),
+    /// Not without an operator, for this reason.
+    Park(String),
+}
+
+impl Inner {
+    /// Takes tasks that are due until the broadcaster stops.
+    pub(crate) fn work(self: &Arc<Self>) {
+        let mut core = self.lock();
+        loop {
+            if core.usable().is_err() {
+                return;
+            }
+            let now = self.monotonic();
+            let Some((at, id)) = core.due.first().copied() else {
+                core = self.work.wait(core).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            if at > now {
+                let waited = self.work.wait_timeout(core, at.saturating_sub(now));
+                core = waited.unwrap_or_else(PoisonError::into_inner).0;
+                continue;
+            }
+            core.due.remove(&(at, id));
+            let Some(run) = core.runs.get_mut(&id).filter(|run| run.is_workable()) else {
+                continue;
+            };
+            if run.busy {
+                run.again = true;
+                continue;
+            }
+            run.busy = true;
+            drop(core);
+            let next = self.step(id).unwrap_or_else(|e| Next::Retry(e.to_string()));
+            core = self.lock();
+            self.after_step(&mut core, id, next);
+        }
+    }
+
+    fn after_step(&self, core: &mut Core, id: BroadcastId, next: Next) {
+        let now = self.monotonic();
+        let age_max = core.policy.retry_age_max;
+        let Some(run) = core.runs.get_mut(&id) else { return };
+        run.busy = false;
+        let again = std::mem::take(&mut run.again);
+        let (next, after) = match next {
+            Next::Leave => (Next::Leave, None),
+            Next::Stall => {
+                let since = *run.stalled.get_or_insert(now);
+                let left = age_max.saturating_sub(now.saturating_sub(since));
+                if left.is_zero() {
+                    (Next::Park("no ack of every consumer in time".to_owned()), None)
+                } else {
+                    (Next::Stall, Some(if again { Duration::ZERO } else { left }))
+                }
+            }
+            Next::Retry(reason) => {
+                let since = *run.stalled.get_or_insert(now);
+                let wait = RETRY_MIN.saturating_mul(1 << run.retries.min(10)).min(RETRY_MAX);
+                run.retries = run.retries.saturating_add(1);
+                if now.saturating_sub(since) >= age_max {
+                    (Next::Park(reason), Some(wait))
+                } else {
+                    tracing::debug!(broadcast = id.0, reason, "a task is tried again");
+                    (Next::Retry(reason), Some(wait))
+                }
+            }
+            Next::Park(reason) => (Next::Park(reason), None),
+        };
+        if let Next::Park(reason) = next {
+            let body = Body::Park(Park { id, reason: reason.clone() });
+            let parked = self
+                .hand_over_and_settle(core, vec![body], |at_ms| Settled::Parked(id, reason, at_ms));
+            match parked {
+                Ok(()) => {
+                    if let Some(run) = core.runs.get_mut(&id) {
+                        run.ending = true;
+                    }
+                    return;
+                }
+                // Not even that could be written: go on trying.
+                Err(e) => tracing::warn!(broadcast = id.0, error = %e, "a task cannot be parked"),
+            }
+            self.schedule(core, id, after.unwrap_or(RETRY_MAX));
+        } else if let Some(after) = after {
+            self.schedule(core, id, after);
+        } else if again {
+            self.schedule(core, id, Duration::ZERO);
+        }
+    }
+
+    /// Brings a task as far as it goes.
+    fn step(self: &Arc<Self>, id: BroadcastId) -> Result<Next> {
+        let unresolved = Self::in_state(&self.lock(), id, Copy::Unresolved);
+        for (pchannel, _) in unresolved {
+            self.resolve(&pchannel)?;
+        }
+        let absent = Self::in_state(&self.lock(), id, Copy::Absent);
+        if !absent.is_empty() {
+            // Acks of what stands are recorded also when another pchannel failed.
+            let appended = self.append_copies(id, absent);
+            self.record_acks(id, AckMode::Append)?;
+            appended?;
+        }
+        self.record_acks(id, AckMode::Append)?;
+        let task = {
+            let core = self.lock();
+            let Some(run) = core.runs.get(&id) else { return Ok(Next::Leave) };
+            if !core.state.task(id).is_some_and(TaskState::is_acked) {
+                return Ok(Next::Stall);
+            }
+            run.as_task()
+        };
+        let Some(kind) = self.types.get(&task.accepted.message_type) else {
+            let name = &task.accepted.message_type;
+            return Ok(Next::Park(format!("message type {name} is not registered")));
+        };
+        let called = {
+            CALLBACK.set(Some(id));
+            let called = catch_unwind(AssertUnwindSafe(|| kind.apply(&task)));
+            CALLBACK.set(None);
+            called
+        };
+        Ok(match called {
+            Ok(Verdict::Done) => self.end(id, Ending::Done)?,
+            Ok(Verdict::Fail(reason)) => self.end(id, Ending::Failed(reason))?,
+            Ok(Verdict::Retry(reason)) => Next::Retry(reason),
+            Ok(Verdict::Park(reason)) => Next::Park(reason),
+            Err(_panic) => Next::Retry("the callback panicked".to_owned()),
+        })
+    }
+
+    /// Records the copies that stand and are not acknowledged, where the append acknowledges.
+    pub(crate) fn record_acks(&self, id: BroadcastId, mode: AckMode) -> Result<()> {
+        let mut core = self.lock();
+        let Some(run) = core.runs.get(&id) else { return Ok(()) };
+        if run.accepted.header.ack != mode {
+            return Ok(());
+        }
+        let positions = unacked(&core, id);
+        if positions.is_empty() {
+            return Ok(());
+        }
+        let body = Body::Ack(Ack { id, positions });
+        self.hand_over_and_settle(&mut core, vec![body], |_| Settled::Nothing)
+    }
+
+    fn end(&self, id: BroadcastId, ending: Ending) -> Result<Next> {
+        let mut core = self.lock();
+        let body = Body::Done(Done { id, outcome: ending.clone() });
+        self.hand_over_and_settle(&mut core, vec![body], |at| Settled::Ended(id, ending, at))?;
+        if let Some(run) = core.runs.get_mut(&id) {
+            run.ending = true;
+        }
+        Ok(Next::Leave)
+    }
+
+    /// Waits for the disk and says what is durable, in order, until the broadcaster stops.
+    pub(crate) fn settle_all(self: &Arc<Self>) {
+        let mut core = self.lock();
+        loop {
+            let Some((pending, settled)) = core.settling.pop_front() else {
+                if core.closing || core.failed.is_some() {
+                    return;
+                }
+                core = self.handed.wait(core).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            drop(core);
+            let durable = pending.wait();
+            core = self.lock();
+            match durable {
+                Ok(_) => {
+                    let job = self.settled(&mut core, settled);
+                    if let Some(job) = job {
+                        drop(core);
+                        self.tell_driver(job);
+                        core = self.lock();
+                    }
+                }
+                Err(e) => self.fail(&mut core, Arc::new(e)),
+            }
+        }
+    }
+
+    /// Acts on what is durable; returns a job that was made by it.
+    fn settled(&self, core: &mut Core, settled: Settled) -> Option<BroadcastId> {
+        match settled {
+            Settled::Nothing => {}
+            Settled::Admitted(id) => {
+                if let Some(run) = core.runs.get_mut(&id) {
+                    run.admitted = true;
+                    run.cell.turned.notify_all();
+                }
+                self.schedule(core, id, Duration::ZERO);
+            }
+            Settled::Parked(id, reason, since_ms) => {
+                if let Some(run) = core.runs.get_mut(&id) {
+                    run.parked = Some((reason, since_ms));
+                    run.ending = false;
+                    run.cell.turned.notify_all();
+                }
+            }
+            Settled::Ended(id, ending, done_at_ms) => {
+                return self.ended(core, id, ending, done_at_ms);
+            }
+        }
+        None
+    }
+
+    /// Done is durable: locks fall, waiters are handed the result.
+    fn ended(
+        &self,
+        core: &mut Core,
+        id: BroadcastId,
+        ending: Ending,
+        done_at_ms: u64,
+    ) -> Option<BroadcastId> {
+        let run = core.runs.remove(&id)?;
+        let made = run.accepted.job == JobLink::Starts && ending == Ending::Done;
+        if made {
+            core.locks.transfer(Holder::Task(id), Holder::Job(id));
+        }
+        self.release(core, Holder::Task(id));
+        if let JobLink::Ends { job, .. } = run.accepted.job
+            && !core.state.is_running(job)
+        {
+            self.release(core, Holder::Job(job));
+            core.plan_pins.remove(&job);
+            self.turned.notify_all();
+        }
+        let answer = run.answer(ending, done_at_ms);
+        if run.cell.end.set(answer).is_err() {
+            tracing::error!(broadcast = id.0, "a task ended twice");
+        }
+        run.cell.turned.notify_all();
+        made.then_some(id)
+    }
+
+    /// Tells the type of a job that the job is there to be driven.
+    pub(crate) fn tell_driver(self: &Arc<Self>, job: BroadcastId) {
+        let name = {
+            let core = self.lock();
+            let Some(job) = core.state.job(job) else { return };
+            job.accepted.message_type.clone()
+        };
+        let Some(kind) = self.types.get(&name).filter(|kind| kind.role() == Role::StartsJob) else {
+            return;
+        };
+        let jobs = Jobs::of(Arc::clone(self));
+        if catch_unwind(AssertUnwindSafe(|| kind.job_ready(job, &jobs))).is_err() {
+            tracing::error!(job = job.0, "a driver panicked when it was told of its job");
+        }
+    }
+
+    /// Takes up a parked task again.
+    pub(crate) fn resume(&self, id: BroadcastId, reason: &str) -> Result<()> {
+        let mut core = self.lock();
+        check_parked(&core, id)?;
+        let body = Body::Resume(oncelog_format::control::Resume { id, reason: reason.to_owned() });
+        let (pending, _) = self.hand_over(&mut core, vec![body])?;
+        if let Some(run) = core.runs.get_mut(&id) {
+            run.ending = true;
+        }
+        drop(core);
+        self.settle(pending)?;
+        let mut core = self.lock();
+        if let Some(run) = core.runs.get_mut(&id) {
+            run.ending = false;
+            run.parked = None;
+            (run.stalled, run.retries) = (None, 0);
+        }
+        self.schedule(&mut core, id, Duration::ZERO);
+        Ok(())
+    }
+
+    /// Gives up a parked task whose copies stand.
+    pub(crate) fn skip(&self, id: BroadcastId, reason: &str) -> Result<()> {
+        let unresolved = {
+            let core = self.lock();
+            check_parked(&core, id)?;
+            Self::in_state(&core, id, Copy::Unresolved)
+        };
+        for (pchannel, _) in unresolved {
+            self.resolve(&pchannel)?;
+        }
+        let mut core = self.lock();
+        check_parked(&core, id)?;
+        let whole = core.runs.get(&id).is_some_and(Run::is_whole);
+        if !whole {
+            let message = format!("broadcast {id} has not a copy on every vchannel: resume it");
+            return Err(Error::new(ErrorKind::InvalidInput, message));
+        }
+        let ending = Ending::Failed(format!("skipped: {reason}"));
+        let positions = unacked(&core, id);
+        let mut batch = Vec::new();
+        if !positions.is_empty() {
+            batch.push(Body::Ack(Ack { id, positions }));
+        }
+        batch.push(Body::Skip(oncelog_format::control::Skip { id, reason: reason.to_owned() }));
+        batch.push(Body::Done(Done { id, outcome: ending.clone() }));
+        let (pending, at_ms) = self.hand_over(&mut core, batch)?;
+        if let Some(run) = core.runs.get_mut(&id) {
+            run.ending = true;
+        }
+        drop(core);
+        self.settle(pending)?;
+        let mut core = self.lock();
+        self.ended(&mut core, id, ending, at_ms);
+        Ok(())
+    }
+
+    /// A consumer of a vchannel has its copy.
+    pub(crate) fn ack(&self, id: BroadcastId, vchannel: &str) -> Result<()> {
+        let mut core = self.lock();
+        core.usable()?;
+        // An ack of what is done, or was never, changes nothing.
+        let Some(run) = core.runs.get(&id) else { return Ok(()) };
+        let at = run.accepted.header.vchannels.iter().position(|name| name == vchannel);
+        let known = at.and_then(|at| u32::try_from(at).ok());
+        let known = known.ok_or_else(|| {
+            refusal::invalid(format!("broadcast {id} has no vchannel {vchannel}"))
+        })?;
+        if run.accepted.header.ack != AckMode::Consumer {
+            return Ok(());
+        }
+        let positions: Vec<_> =
+            unacked(&core, id).into_iter().filter(|ack| ack.vchannel == known).collect();
+        if positions.is_empty() {
+            return Ok(());
+        }
+        let (pending, _) = self.hand_over(&mut core, vec![Body::Ack(Ack { id, positions })])?;
+        drop(core);
+        self.settle(pending)?;
+        let mut core = self.lock();
+        self.schedule(&mut core, id, Duration::ZERO);
+        Ok(())
+    }
+}
+
+impl Run {
+    /// A worker may take it: accepted, not parked, its end not handed over.
+    fn is_workable(&self) -> bool {
+        self.admitted && self.parked.is_none() && !self.ending
+    }
+
+    fn is_whole(&self) -> bool {
+        self.copies.iter().all(|copy| matches!(copy, Copy::At(_)))
+    }
+
+    fn positions(&self) -> impl Iterator<Item = (String, Position)> {
+        let names = self.accepted.header.vchannels.iter().zip(&self.copies);
+        names.filter_map(|(name, copy)| match copy {
+            Copy::At(position) => Some((name.clone(), *position)),
+            _ => None,
+        })
+    }
+
+    fn as_task(&self) -> Task {
+        let (accepted, channels) = (Arc::clone(&self.accepted), self.positions().collect());
+        Task { accepted, channels, attempts: self.retries }
+    }
+
+    fn answer(&self, ending: Ending, done_at_ms: u64) -> Answer {
+        let accepted = &self.accepted;
+        let promised = accepted.scope.is_some() && accepted.firm;
+        Answer {
+            id: accepted.id(),
+            duplicated: false,
+            accepted_at_ms: self.accepted_at_ms,
+            done_at_ms,
+            expires_at_ms: promised.then(|| done_at_ms.saturating_add(accepted.lifetime_ms)),
+            outcome: outcome(ending),
+            channels: self.positions().collect(),
+            clock_held: false,
+        }
+    }
+}
+
+/// The answer that a tombstone gives; `None` while the task is not done.
+pub(crate) fn tombstone_answer(task: &TaskState) -> Option<Answer> {
+    let (ending, done_at_ms) = task.done.clone()?;
+    let accepted = &task.accepted;
+    let names = accepted.header.vchannels.iter().zip(&task.acks);
+    let channels = names.filter_map(|(name, ack)| {
+        let ack = ack.as_ref()?;
+        Some((name.clone(), Position::new(Lsn::new(ack.lsn)?, ack.time_tick)))
+    });
+    Some(Answer {
+        id: accepted.id(),
+        duplicated: true,
+        accepted_at_ms: task.accepted_at_ms,
+        done_at_ms,
+        expires_at_ms: task.expires_at_ms().filter(|_| accepted.firm),
+        outcome: outcome(ending),
+        channels: channels.collect(),
+        clock_held: false,
+    })
+}
+
+fn outcome(ending: Ending) -> Outcome {
+    match ending {
+        Ending::Failed(reason) => Outcome::Failed { reason },
+        _ => Outcome::Done,
+    }
+}
+
+/// The copies of a task that stand without an Ack.
+fn unacked(core: &Core, id: BroadcastId) -> Vec<AckPosition> {
+    let (Some(run), Some(task)) = (core.runs.get(&id), core.state.task(id)) else {
+        return Vec::new();
+    };
+    let copies = (0..).zip(run.copies.iter().zip(&task.acks));
+    let position = |(vchannel, (copy, ack)): (u32, (&Copy, &Option<AckPosition>))| match (copy, ack)
+    {
+        (Copy::At(at), None) => {
+            Some(AckPosition { vchannel, lsn: at.lsn.get(), time_tick: at.time_tick })
+        }
+        _ => None,
+    };
+    copies.filter_map(position).collect()
+}
+
+fn check_parked(core: &Core, id: BroadcastId) -> Result<()> {
+    core.usable()?;
+    let parked = core.runs.get(&id).is_some_and(|run| run.parked.is_some() && !run.ending);
+    if parked { Ok(()) } else { Err(refusal::invalid(format!("broadcast {id} is not parked"))) }
+}

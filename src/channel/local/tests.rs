@@ -1,0 +1,347 @@
+//! Tests of a local channel, on files in memory.
+
+use std::thread;
+
+use oncelog_format::message::Properties;
+
+use super::*;
+use crate::channel::VchannelReader;
+use crate::clock::ClockLimits;
+use crate::testing::{CallKind, Dice, EIO, Fault, MemIo, Which, survivors};
+
+const DIR: &str = "/p0";
+const START: u64 = 1_700_000_000_000;
+const LONG: Duration = Duration::from_secs(60);
+
+/// Stands still.
+#[derive(Debug)]
+struct Stopped(u64);
+
+impl Clock for Stopped {
+    fn wall_ms(&self) -> u64 {
+        self.0
+    }
+
+    fn monotonic(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+fn options(io: &MemIo) -> Options {
+    Options::new()
+        .create(CreateMode::IfMissing)
+        .io(Arc::new(io.clone()))
+        .segment_bytes_max(64 << 10)
+        .background(false)
+}
+
+fn open_at(io: &MemIo, wall_ms: u64) -> LocalChannel {
+    let time = Arc::new(LogTime::new(Arc::new(Stopped(wall_ms)), ClockLimits::new()));
+    time.start(None);
+    LocalChannel::open(Path::new(DIR), &options(io), time).unwrap().0
+}
+
+fn open(io: &MemIo) -> LocalChannel {
+    open_at(io, START)
+}
+
+fn message<'a>(vchannel: &str, payload: &'a [u8]) -> Outgoing<'a> {
+    let mut properties = Properties::new();
+    properties.set(&Vchannel(vchannel.to_owned())).unwrap();
+    Outgoing { properties, payload }
+}
+
+fn append(channel: &LocalChannel, messages: &[Outgoing<'_>]) -> Vec<Position> {
+    channel.enqueue(messages).unwrap().wait().unwrap()
+}
+
+fn payloads(reader: &mut dyn MessageReader) -> Vec<Vec<u8>> {
+    let next = || reader.next().unwrap().map(|stored| stored.payload().unwrap().to_vec());
+    std::iter::from_fn(next).collect()
+}
+
+fn kind<T: std::fmt::Debug>(result: Result<T>) -> ErrorKind {
+    result.unwrap_err().kind()
+}
+
+#[test]
+fn messages_come_back_with_their_stamps() {
+    let channel = open(&MemIo::default());
+    assert_eq!((channel.end(), channel.oldest()), (Lsn::FIRST, Lsn::FIRST));
+    let first = append(&channel, &[message("a", b"one"), message("b", b"two")]);
+    let second = append(&channel, &[message("a", b"three")]);
+    let mut reader = channel.read(Lsn::FIRST).unwrap();
+    for (position, vchannel, confirmed) in
+        [(first[0], "a", 0), (first[1], "b", 0), (second[0], "a", 2)]
+    {
+        let stored = reader.next().unwrap().unwrap();
+        assert_eq!(stored.lsn, position.lsn);
+        assert_eq!(stored.property().unwrap(), Some(position.time_tick));
+        assert_eq!(stored.property().unwrap(), Some(Vchannel(vchannel.into())));
+        assert_eq!(stored.property().unwrap(), Some(LastConfirmed(confirmed)));
+        assert_eq!(stored.property().unwrap(), Some(Version(MESSAGE_VERSION)));
+        assert!(position.time_tick.ms() <= stored.time_ms);
+    }
+    assert!(reader.next().unwrap().is_none());
+    assert_eq!(reader.next_lsn(), channel.end());
+}
+
+#[test]
+fn time_ticks_ascend_also_over_a_reopen_with_a_clock_set_back() {
+    let io = MemIo::default();
+    let mut last = TimeTick(0);
+    for wall_ms in [START, START - 1_000, START + 5, 0] {
+        let channel = open_at(&io, wall_ms);
+        for _ in 0..3 {
+            for position in append(&channel, &[message("a", b""), message("b", b"")]) {
+                assert!(position.time_tick > last);
+                last = position.time_tick;
+            }
+        }
+        channel.close().unwrap();
+    }
+    assert_eq!(last.ms(), START + 5);
+}
+
+#[test]
+fn a_reader_of_one_vchannel_sees_its_messages_alone() {
+    let channel = open(&MemIo::default());
+    append(&channel, &[message("a", b"1"), message("ab", b"2"), message("a", b"3")]);
+    append(&channel, &[message("b", b"4"), message("a", b"5")]);
+    for (vchannel, expected) in
+        [("a", vec![b"1", b"3", b"5"]), ("ab", vec![b"2"]), ("b", vec![b"4"]), ("c", vec![])]
+    {
+        let all = channel.read(Lsn::FIRST).unwrap();
+        assert_eq!(payloads(&mut VchannelReader::new(all, vchannel)), expected, "{vchannel}");
+    }
+}
+
+#[test]
+fn a_message_without_a_vchannel_and_an_empty_batch_are_refused() {
+    let channel = open(&MemIo::default());
+    let nobody = Outgoing { properties: Properties::new(), payload: b"" };
+    assert_eq!(kind(channel.enqueue(&[message("a", b""), nobody])), ErrorKind::InvalidInput);
+    assert_eq!(kind(channel.enqueue(&[])), ErrorKind::InvalidInput);
+    assert_eq!(channel.end(), Lsn::FIRST);
+    let long = vec![0; usize::try_from(channel.limits().message_len_max).unwrap() + 1];
+    assert_eq!(kind(channel.enqueue(&[message("a", &long)])), ErrorKind::Limit);
+    append(&channel, &[message("a", b"")]);
+    assert_eq!(channel.end().get(), 2);
+}
+
+#[test]
+fn a_follower_is_told_of_what_becomes_durable() {
+    let io = MemIo::default();
+    let channel = Arc::new(open(&io));
+    append(&channel, &[message("a", b"1")]);
+    let mut reader = channel.read(channel.end()).unwrap();
+    assert!(!reader.wait(Duration::ZERO).unwrap());
+    let follower = thread::spawn(move || {
+        assert!(reader.wait(LONG).unwrap());
+        payloads(&mut *reader)
+    });
+    append(&channel, &[message("a", b"2"), message("b", b"3")]);
+    assert_eq!(follower.join().unwrap(), [b"2", b"3"]);
+}
+
+#[test]
+fn nothing_is_read_before_it_is_durable() {
+    let channel = open(&MemIo::default());
+    let pending = channel.enqueue(&[message("a", b"1")]).unwrap();
+    let mut reader = channel.read(Lsn::FIRST).unwrap();
+    assert_eq!(channel.end(), Lsn::FIRST);
+    assert!(payloads(&mut *reader).is_empty());
+    pending.wait().unwrap();
+    assert_eq!(payloads(&mut *reader), [b"1"]);
+}
+
+#[test]
+fn after_a_failed_sync_only_a_reopen_tells_what_stands() {
+    let io = MemIo::default();
+    let channel = open(&io);
+    let before = append(&channel, &[message("a", b"1")]);
+    let mut old = channel.read(Lsn::FIRST).unwrap();
+    io.arm(Which::Kind(CallKind::Sync), 1, 1, Fault::Error(EIO));
+    let pending = channel.enqueue(&[message("a", b"2")]).unwrap();
+    assert_eq!(kind(pending.wait()), ErrorKind::OutcomeUnknown);
+    let end = channel.end();
+    assert_eq!(end, before[0].lsn.next());
+    assert_eq!(kind(channel.enqueue(&[message("a", b"3")])), ErrorKind::Poisoned);
+    assert_eq!(kind(channel.read(Lsn::FIRST)), ErrorKind::Poisoned);
+    channel.reopen().unwrap();
+    assert!(channel.end() >= end);
+    assert_eq!(kind(old.next()), ErrorKind::Closed);
+    let mut reader = channel.read(Lsn::FIRST).unwrap();
+    let mut expected = payloads(&mut *reader);
+    assert!(expected.starts_with(&[b"1".to_vec()]));
+    let after = append(&channel, &[message("a", b"4")]);
+    // The lost batch's tick, if it was lost, is not given again.
+    assert!(after[0].time_tick.0 > before[0].time_tick.0 + 1);
+    expected.push(b"4".to_vec());
+    assert_eq!(payloads(&mut *channel.read(Lsn::FIRST).unwrap()), expected);
+    // Without a failure a reopen does nothing, and readers go on.
+    channel.reopen().unwrap();
+    assert!(reader.next().unwrap().is_some());
+}
+
+#[test]
+fn a_reopen_that_fails_may_be_tried_again() {
+    let io = MemIo::default();
+    let channel = open(&io);
+    append(&channel, &[message("a", b"1")]);
+    io.arm(Which::Kind(CallKind::Sync), 1, 1, Fault::Error(EIO));
+    assert!(channel.enqueue(&[message("a", b"2")]).unwrap().wait().is_err());
+    io.arm(Which::Kind(CallKind::Open), 1, 1, Fault::Error(EIO));
+    assert_eq!(kind(channel.reopen()), ErrorKind::Io);
+    assert_eq!(kind(channel.read(Lsn::FIRST)), ErrorKind::Poisoned);
+    channel.reopen().unwrap();
+    assert_eq!(append(&channel, &[message("a", b"3")]).len(), 1);
+}
+
+#[test]
+fn a_trim_keeps_the_newest_message_and_its_tick() {
+    let io = MemIo::default();
+    let channel = open(&io);
+    let body = vec![7; 20 << 10];
+    let mut last = None;
+    for _ in 0..12 {
+        last = append(&channel, &[message("a", &body)]).pop();
+    }
+    let last = last.unwrap();
+    channel.trim(channel.end()).unwrap();
+    assert_eq!(channel.oldest(), last.lsn);
+    let trimmed = channel.read(Lsn::FIRST).unwrap_err();
+    assert_eq!((trimmed.kind(), trimmed.lsn()), (ErrorKind::Trimmed, Some(last.lsn.get())));
+    assert_eq!(payloads(&mut *channel.read(last.lsn).unwrap()).len(), 1);
+    // Below what is gone already: nothing to do.
+    channel.trim(Lsn::FIRST).unwrap();
+    channel.close().unwrap();
+    let channel = open_at(&io, 0);
+    assert_eq!(channel.oldest(), last.lsn);
+    assert!(append(&channel, &[message("a", b"")])[0].time_tick > last.time_tick);
+}
+
+#[test]
+fn an_empty_channel_may_be_trimmed() {
+    let channel = open(&MemIo::default());
+    channel.trim(channel.end()).unwrap();
+    assert_eq!(append(&channel, &[message("a", b"")])[0].lsn, Lsn::FIRST);
+}
+
+#[test]
+fn a_closed_channel_answers_closed_and_frees_its_directory() {
+    let io = MemIo::default();
+    let channel = open(&io);
+    append(&channel, &[message("a", b"1")]);
+    let mut reader = channel.read(Lsn::FIRST).unwrap();
+    channel.close().unwrap();
+    assert_eq!(kind(channel.enqueue(&[message("a", b"")])), ErrorKind::Closed);
+    assert_eq!(kind(channel.read(Lsn::FIRST)), ErrorKind::Closed);
+    assert_eq!(kind(channel.trim(Lsn::FIRST)), ErrorKind::Closed);
+    assert_eq!(kind(channel.reopen()), ErrorKind::Closed);
+    assert_eq!(kind(channel.close()), ErrorKind::Closed);
+    assert_eq!(kind(reader.next()), ErrorKind::Closed);
+    assert_eq!(payloads(&mut *open(&io).read(Lsn::FIRST).unwrap()), [b"1"]);
+}
+
+#[test]
+fn ticks_ascend_by_lsn_when_many_threads_append() {
+    let channel = Arc::new(open(&MemIo::default()));
+    let threads: Vec<_> = (0..4)
+        .map(|_| {
+            let channel = Arc::clone(&channel);
+            thread::spawn(move || {
+                for _ in 0..25 {
+                    append(&channel, &[message("a", b"x"), message("b", b"y")]);
+                }
+            })
+        })
+        .collect();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    let mut reader = channel.read(Lsn::FIRST).unwrap();
+    let mut last = TimeTick(0);
+    for _ in 0..200 {
+        let tick = reader.next().unwrap().unwrap().property::<TimeTick>().unwrap().unwrap();
+        assert!(tick > last);
+        last = tick;
+    }
+}
+
+/// What a caller knows when its process ends.
+#[derive(Debug, Default)]
+struct Known {
+    /// Positions and payloads of what was acknowledged.
+    acked: Vec<(Position, Vec<u8>)>,
+    /// Payloads of every batch that was handed over, in order.
+    batches: Vec<Vec<Vec<u8>>>,
+}
+
+/// Batches of one to three messages, rolls and trims, until the process ends.
+fn work(io: &MemIo, known: &mut Known) -> Result<()> {
+    let time = Arc::new(LogTime::new(Arc::new(Stopped(START)), ClockLimits::new()));
+    time.start(None);
+    let channel = LocalChannel::open(Path::new(DIR), &options(io), time)?.0;
+    for batch in 0..9_u8 {
+        let body = |i: u8| [vec![batch, i], vec![batch; 9 << 10]].concat();
+        let bodies: Vec<_> = (0..=batch % 3).map(body).collect();
+        let messages: Vec<_> = bodies.iter().map(|body| message("a", body)).collect();
+        let pending = channel.enqueue(&messages)?;
+        known.batches.push(bodies.clone());
+        known.acked.extend(pending.wait()?.into_iter().zip(bodies));
+        if batch == 6 {
+            channel.trim(channel.end())?;
+        }
+    }
+    channel.close()
+}
+
+#[track_caller]
+fn check_crash(io: &MemIo, known: &Known) {
+    let channel = open_at(io, 0);
+    let mut reader = channel.read(channel.oldest()).unwrap();
+    let mut found = Vec::new();
+    while let Some(stored) = reader.next().unwrap() {
+        let tick: TimeTick = stored.property().unwrap().unwrap();
+        found.push((Position::new(stored.lsn, tick), stored.payload().unwrap().to_vec()));
+    }
+    let oldest = channel.oldest();
+    for acked in known.acked.iter().filter(|(position, _)| position.lsn >= oldest) {
+        assert!(found.contains(acked), "an acknowledged message is gone: {:?}", acked.0);
+    }
+    // Nothing but whole batches, in the order in which they were handed over.
+    let submitted = known.batches.iter().flatten();
+    let kept = usize::try_from(channel.end().get() - 1).unwrap();
+    let expected: Vec<_> = submitted.take(kept).skip(kept - found.len()).collect();
+    assert!(found.iter().map(|(_, payload)| payload).eq(expected));
+    let ends = known.batches.iter().scan(0, |end, batch| {
+        *end += batch.len();
+        Some(*end)
+    });
+    assert!(kept == 0 || ends.into_iter().any(|end| end == kept), "a batch is there in part");
+    assert!(found.is_sorted_by(|a, b| a.0.time_tick < b.0.time_tick));
+    let next = append(&channel, &[message("a", b"next")])[0];
+    let ticks = found.iter().chain(&known.acked).map(|(position, _)| position.time_tick);
+    assert!(ticks.max().is_none_or(|last| last < next.time_tick));
+}
+
+#[test]
+fn a_power_loss_at_any_point_keeps_what_was_acknowledged_and_ticks_ascend() {
+    let mut dice = Dice::new(7);
+    for stop in 1.. {
+        let io = MemIo::default();
+        let mut known = Known::default();
+        io.arm(Which::Persist, stop, 1, Fault::Stop);
+        if work(&io, &mut known).is_ok() {
+            assert!(stop > 40, "the work has more persistence points than that");
+            return;
+        }
+        let machine = io.machine();
+        check_crash(&MemIo::new(machine.clone()), &known);
+        let unsynced = machine.unsynced();
+        for left in survivors(&unsynced, 6, &mut dice) {
+            check_crash(&MemIo::new(machine.power_loss(&unsynced, &left)), &known);
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Parquet: the columns as they are in the file, nested ones included.
+//!
+//! Rows are decoded twice. The first pass decodes everything, so that a damaged page fails the job
+//! before its first row. Parquet is read out of order, so that the digest of the file cannot be
+//! taken on the way: each pass reads the file once from start to end for it, and keeps a short
+//! digest of each block; what is decoded afterwards is compared with these, block by block. No byte
+//! is decoded that was not part of the digest.
+//!
+//! Types are those of the Parquet schema; an Arrow schema that a writer embedded is left aside, as
+//! its dictionaries and views have the same values.
+
+mod blocks;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use arrow_array::{Array, RecordBatch};
+use arrow_schema::SchemaRef;
+use arrow_select::concat::concat_batches;
+use parquet::arrow::arrow_reader::{
+    ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
+};
+use parquet::errors::ParquetError;
+
+use self::blocks::VerifiedFile;
+use super::place::Place;
+use super::read::{self, FirstPass, RowReader, Survey};
+use super::sizer::{SLICE_ROWS, SliceSizer};
+use super::source::{Sha256Sum, Source, source_changed};
+use super::stream::ROW_BYTES_MAX;
+use crate::error::{Error, Result};
+
+/// Decoded bytes that are aimed at for one step of the first pass.
+const STEP_BYTES: i64 = 8 << 20;
+
+/// The first pass over a source.
+pub(crate) fn survey(source: &Source, pass: &mut FirstPass<'_>) -> Result<Survey> {
+    let file = VerifiedFile::new(source)?;
+    let sha256 = file.sha256();
+    let mut reader = ParquetRows::new(source, file, 0)?;
+    let names: Vec<String> = reader.schema.fields().iter().map(|f| f.name().clone()).collect();
+    read::check_names(source, &names)?;
+    let key = pass.primary_key.map(|name| {
+        let otherwise =
+            || Place::default().column(name).error(source.file.path(), "no such column");
+        let at = names.iter().position(|column| column == name);
+        at.map(|at| (at, name)).ok_or_else(otherwise)
+    });
+    let key = key.transpose()?;
+    let mut sizer = SliceSizer::default();
+    while let Some(batch) = reader.next()? {
+        if let Some((at, name)) = key
+            && let Some(row) = first_null(batch.column(at))
+        {
+            let place = Place::row(sizer.rows() + row + 1).column(name);
+            return Err(place.error(source.file.path(), "the primary key is null"));
+        }
+        measure(source, &batch, &mut sizer)?;
+        pass.progress.add(batch.get_array_memory_size())?;
+    }
+    let schema = reader.schema.clone();
+    Ok(Survey { schema, rows: sizer.rows(), sha256, slice_rows: sizer.slice_rows(0) })
+}
+
+/// The row of the first null, counted from 0.
+fn first_null(column: &dyn Array) -> Option<u64> {
+    let nulls = column.logical_nulls()?;
+    let at = (0..nulls.len()).find(|at| nulls.is_null(*at))?;
+    u64::try_from(at).ok()
+}
+
+/// Counts the rows of a batch with their share of its bytes.
+fn measure(source: &Source, batch: &RecordBatch, sizer: &mut SliceSizer) -> Result<()> {
+    let mut todo = vec![batch.clone()];
+    // Halves are looked at only where their size makes a difference.
+    while let Some(part) = todo.pop() {
+        let rows = part.num_rows();
+        let bytes = part.columns().iter().map(|column| slice_bytes(column)).sum::<usize>();
+        if rows > 1 && bytes > ROW_BYTES_MAX / 4 {
+            let half = rows / 2;
+            todo.push(part.slice(half, rows - half));
+            todo.push(part.slice(0, half));
+            continue;
+        }
+        if rows == 1 && bytes > ROW_BYTES_MAX {
+            let what = format!("a row is longer than {ROW_BYTES_MAX} bytes");
+            return Err(Place::row(sizer.rows() + 1).limit(source.file.path(), &what));
+        }
+        (0..rows).for_each(|_| sizer.add(bytes.div_ceil(rows)));
+    }
+    Ok(())
+}
+
+fn slice_bytes(column: &dyn Array) -> usize {
+    column.to_data().get_slice_memory_size().unwrap_or(usize::MAX >> 16)
+}
+
+/// The second pass over a source.
+pub(crate) struct ParquetReader {
+    source: Source,
+    file: Option<VerifiedFile>,
+    rows: Option<ParquetRows>,
+    schema: SchemaRef,
+    sha256: Sha256Sum,
+    /// Rows decoded beyond what was asked for.
+    left: Option<RecordBatch>,
+    skipped: u64,
+}
+
+impl ParquetReader {
+    /// Reads the rows of a source with the schema of its first pass.
+    pub(crate) fn new(source: &Source, schema: SchemaRef, planned: Sha256Sum) -> Result<Self> {
+        let file = VerifiedFile::new(source)?;
+        let sha256 = file.sha256();
+        if sha256 != planned {
+            return Err(source_changed(source.file.path(), "its SHA-256 is another"));
+        }
+        let (file, source) = (Some(file), source.clone());
+        Ok(Self { source, file, rows: None, schema, sha256, left: None, skipped: 0 })
+    }
+
+    fn decoded(&mut self) -> Result<Option<RecordBatch>> {
+        if let Some(left) = self.left.take() {
+            return Ok(Some(left));
+        }
+        if let Some(file) = self.file.take() {
+            let rows = ParquetRows::new(&self.source, file, self.skipped)?;
+            if rows.schema != self.schema {
+                return Err(source_changed(self.source.file.path(), "its columns are others"));
+            }
+            self.rows = Some(rows);
+        }
+        self.rows.as_mut().map_or(Ok(None), ParquetRows::next)
+    }
+}
+
+impl RowReader for ParquetReader {
+    fn schema(&self) -> SchemaRef {
+        self.schema.clone()
+    }
+
+    fn skip(&mut self, rows: u64) -> Result<()> {
+        if self.file.is_some() {
+            self.skipped = self.skipped.saturating_add(rows);
+            return Ok(());
+        }
+        let mut todo = usize::try_from(rows).unwrap_or(usize::MAX);
+        while todo > 0 {
+            let Some(batch) = self.next_batch(todo.min(SLICE_ROWS as usize))? else { break };
+            todo -= batch.num_rows();
+        }
+        Ok(())
+    }
+
+    fn next_batch(&mut self, rows: usize) -> Result<Option<RecordBatch>> {
+        let mut parts: Vec<RecordBatch> = Vec::new();
+        let mut missing = rows;
+        while missing > 0 {
+            let Some(batch) = self.decoded()? else { break };
+            let count = batch.num_rows().min(missing);
+            if count < batch.num_rows() {
+                self.left = Some(batch.slice(count, batch.num_rows() - count));
+            }
+            parts.push(batch.slice(0, count));
+            missing -= count;
+        }
+        match parts.as_slice() {
+            [] => Ok(None),
+            [one] => Ok(Some(one.clone())),
+            many => concat_batches(&self.schema, many)
+                .map(Some)
+                .map_err(|e| damaged(&self.source, 0, e.into())),
+        }
+    }
+
+    fn finish(self: Box<Self>) -> Result<Sha256Sum> {
+        Ok(self.sha256)
+    }
+}
+
+/// Decodes rows, and turns every way of failing into an error.
+struct ParquetRows {
+    source: Source,
+    schema: SchemaRef,
+    reader: ParquetRecordBatchReader,
+    /// Rows up to here were decoded or skipped.
+    row: u64,
+}
+
+impl ParquetRows {
+    fn new(source: &Source, file: VerifiedFile, skip: u64) -> Result<Self> {
+        let skipped = usize::try_from(skip).unwrap_or(usize::MAX);
+        let (schema, reader) = guarded(source, 0, || {
+            let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
+            let builder = ParquetRecordBatchReaderBuilder::try_new_with_options(file, options)?;
+            // The key-value metadata of the file is not part of its rows.
+            let schema = arrow_schema::Schema::new(builder.schema().fields().clone());
+            let rows = step_rows(&builder);
+            let builder = builder.with_batch_size(rows);
+            let builder = if skipped > 0 { builder.with_offset(skipped) } else { builder };
+            Ok((Arc::new(schema), builder.build()?))
+        })?;
+        Ok(Self { source: source.clone(), schema, reader, row: skip })
+    }
+
+    fn next(&mut self) -> Result<Option<RecordBatch>> {
+        let Self { source, schema, reader, row } = self;
+        let batch = guarded(source, *row + 1, || {
+            let Some(batch) = reader.next().transpose().map_err(ParquetError::from)? else {
+                return Ok(None);
+            };
+            Ok(Some(batch.with_schema(schema.clone()).map_err(ParquetError::from)?))
+        })?;
+        *row += batch.as_ref().map_or(0, |batch| batch.num_rows() as u64);
+        Ok(batch)
+    }
+}
+
+/// Rows to decode at once, so that wide ones do not fill the memory.
+fn step_rows(builder: &ParquetRecordBatchReaderBuilder<VerifiedFile>) -> usize {
+    let wide = builder.metadata().row_groups().iter().filter(|group| group.num_rows() > 0);
+    let widest = wide.map(|group| group.total_byte_size() / group.num_rows()).max();
+    let rows = STEP_BYTES / widest.unwrap_or(0).max(1);
+    usize::try_from(rows).unwrap_or(1).clamp(1, SLICE_ROWS as usize)
+}
+
+/// Calls into the decoder. It checks what it reads, but not everything: a panic on hostile bytes is
+/// told as damage, like an error.
+fn guarded<T>(
+    source: &Source,
+    row: u64,
+    call: impl FnOnce() -> std::result::Result<T, ParquetError>,
+) -> Result<T> {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(found)) => Ok(found),
+        Ok(Err(e)) => Err(damaged(source, row, e)),
+        Err(_) => {
+            Err(Place::row(row).error(source.file.path(), "the file is damaged or truncated"))
+        }
+    }
+}
+
+fn damaged(source: &Source, row: u64, error: ParquetError) -> Error {
+    let path = source.file.path();
+    Place::row(row).error(path, "the file is damaged or truncated").with_source(error)
+}

@@ -1,0 +1,163 @@
+//! Rows of a source, whatever its format: one pass that learns, one that yields.
+//!
+//! The first pass reads every row, checks it, and tells what the plan needs; nothing of it is kept
+//! but the schema. The second yields the same rows in the same order in batches of an exact number
+//! of rows, from any row on, and tells at its end what it read. Memory is that of one batch.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
+use arrow_schema::{DataType, Schema, SchemaRef};
+
+use super::csv::{self, CsvReader};
+use super::format::Format;
+use super::json::{self, Framing, JsonReader};
+use super::parquet::{self, ParquetReader};
+use super::place::{Place, shortened};
+use super::source::{Sha256Sum, Source};
+use crate::error::{Error, ErrorKind, Result};
+
+/// What the first pass over a source learned.
+#[derive(Clone, Debug)]
+pub(crate) struct Survey {
+    /// Columns in order.
+    pub(crate) schema: SchemaRef,
+    /// Number of rows.
+    pub(crate) rows: u64,
+    /// Digest of the file.
+    pub(crate) sha256: Sha256Sum,
+    /// Most rows that a slice may have.
+    pub(crate) slice_rows: u32,
+}
+
+/// What the first pass is told.
+pub(crate) struct FirstPass<'a> {
+    /// The column that must be there, and not null, in every row.
+    pub(crate) primary_key: Option<&'a str>,
+    /// Types that text of the columns named so must spell values of.
+    pub(crate) expected: Option<&'a Schema>,
+    /// Where progress goes.
+    pub(crate) progress: Progress<'a>,
+}
+
+/// Reports bytes as they are read, and may stop the reading.
+pub(crate) struct Progress<'a> {
+    pending: u64,
+    report: &'a mut dyn FnMut(u64) -> Result<()>,
+}
+
+impl<'a> Progress<'a> {
+    /// Bytes between two reports.
+    const STEP_BYTES: u64 = 1 << 20;
+
+    /// Reports to a function; its error ends the pass.
+    pub(crate) fn new(report: &'a mut dyn FnMut(u64) -> Result<()>) -> Self {
+        Self { pending: 0, report }
+    }
+
+    /// Counts bytes that were read.
+    pub(crate) fn add(&mut self, bytes: usize) -> Result<()> {
+        self.pending = self.pending.saturating_add(bytes as u64);
+        if self.pending < Self::STEP_BYTES {
+            return Ok(());
+        }
+        (self.report)(std::mem::take(&mut self.pending))
+    }
+}
+
+/// The second pass over a source.
+pub(crate) trait RowReader: Send {
+    /// Columns of every batch.
+    fn schema(&self) -> SchemaRef;
+
+    /// Leaves out the next rows.
+    fn skip(&mut self, rows: u64) -> Result<()>;
+
+    /// The next rows, exactly this many unless the source ends; `None` behind the last.
+    fn next_batch(&mut self, rows: usize) -> Result<Option<RecordBatch>>;
+
+    /// Reads what is left and tells the digest of the file as it was read.
+    fn finish(self: Box<Self>) -> Result<Sha256Sum>;
+}
+
+/// Reads a source for the first time.
+pub(crate) fn survey(source: &Source, format: Format, pass: &mut FirstPass<'_>) -> Result<Survey> {
+    format.confirm(source)?;
+    let survey = match format {
+        Format::Csv => csv::survey(source, pass),
+        Format::Json => json::survey(source, Framing::Array, pass),
+        Format::JsonLines => json::survey(source, Framing::Lines, pass),
+        Format::Parquet => parquet::survey(source, pass),
+    }?;
+    if let Some(name) = pass.primary_key {
+        check_primary_key(source, &survey, name)?;
+    }
+    source.unchanged(source.identity)?;
+    Ok(survey)
+}
+
+/// Opens a source for its second pass, with the schema and the digest of its first.
+pub(crate) fn open(source: &Source, format: Format, survey: &Survey) -> Result<Box<dyn RowReader>> {
+    let schema = survey.schema.clone();
+    Ok(match format {
+        Format::Csv => Box::new(CsvReader::new(source, schema)?),
+        Format::Json => Box::new(JsonReader::new(source, Framing::Array, schema)?),
+        Format::JsonLines => Box::new(JsonReader::new(source, Framing::Lines, schema)?),
+        Format::Parquet => Box::new(ParquetReader::new(source, schema, survey.sha256)?),
+    })
+}
+
+/// A batch of these columns.
+pub(crate) fn batch(schema: SchemaRef, arrays: Vec<ArrayRef>, rows: usize) -> Result<RecordBatch> {
+    // Without columns the number of rows is told by nothing else.
+    let options = RecordBatchOptions::new().with_row_count(Some(rows));
+    RecordBatch::try_new_with_options(schema, arrays, &options)
+        .map_err(|e| Error::new(ErrorKind::InvalidInput, "rows do not fit a schema").with_source(e))
+}
+
+/// Fails unless the column is there and its values can be told apart by their bytes.
+fn check_primary_key(source: &Source, survey: &Survey, name: &str) -> Result<()> {
+    let path = source.file.path();
+    // Without rows nothing lacks a key, and a JSON source has no columns either.
+    let Ok(field) = survey.schema.field_with_name(name) else {
+        if survey.rows == 0 {
+            return Ok(());
+        }
+        return Err(Place::default().column(name).error(path, "the primary key is no column"));
+    };
+    let kind = field.data_type();
+    let text = matches!(kind, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View);
+    if (text && !json::columns::is_json_text(field)) || kind.is_integer() {
+        return Ok(());
+    }
+    let what = format!("the primary key is neither integer nor text, found {kind}");
+    if survey.rows == 0 { Ok(()) } else { Err(Place::default().column(name).error(path, &what)) }
+}
+
+/// Most columns of a source: each costs memory in every slice, used or not.
+pub(crate) const COLUMN_COUNT_MAX: usize = 4096;
+
+/// Fails when there are too many columns, or two have one name.
+pub(crate) fn check_names(source: &Source, names: &[String]) -> Result<()> {
+    if names.len() > COLUMN_COUNT_MAX {
+        let what = format!("more than {COLUMN_COUNT_MAX} columns");
+        return Err(Place::default().limit(source.file.path(), &what));
+    }
+    let mut seen = HashSet::new();
+    for name in names {
+        if !seen.insert(name) {
+            let what = format!("two columns have the name `{}`", shortened(name));
+            return Err(Place::default().error(source.file.path(), &what));
+        }
+    }
+    Ok(())
+}
+
+/// A schema of these fields.
+pub(crate) fn schema(fields: Vec<arrow_schema::Field>) -> SchemaRef {
+    Arc::new(Schema::new(fields))
+}
+
+#[cfg(test)]
+pub(crate) mod tests;
