@@ -35,6 +35,7 @@ mod refusal;
 mod request;
 mod state;
 mod sweep;
+mod view;
 mod window;
 mod worker;
 
@@ -44,9 +45,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use oncelog_format::control::{
-    Body, Channel, ClockRebase, PolicyRecord, WindowAccepted,
-};
+use oncelog_format::control::{Body, Channel, ClockRebase, PolicyRecord, WindowAccepted};
 use oncelog_format::limits::VCHANNEL_NAME_LEN_MAX;
 
 use crate::error::{Error, ErrorKind, Result};
@@ -63,6 +62,7 @@ pub use self::kind::{MessageType, Noop, Role, Task, Verdict};
 pub use self::policy::{Policy, Setting, Violation, WindowFull, parse_duration};
 pub use self::request::{Answer, Identity, Outcome, Request};
 pub use self::state::{Job, State, TaskState};
+pub use self::view::StoreView;
 pub use self::window::Window;
 pub use oncelog_format::control::Collection;
 pub use oncelog_format::message::{AckMode, BroadcastId, Resource, Scope, TimeTick};
@@ -195,7 +195,7 @@ impl Broadcaster {
     /// # Durability
     ///
     /// A policy unlike the one recorded last is recorded.
-    pub fn open(store: Store, options: Options) -> Result<Self> {
+    pub fn open(mut store: Store, options: Options) -> Result<Self> {
         let mut types: BTreeMap<String, Arc<dyn MessageType>> = BTreeMap::new();
         types.insert(Noop::NAME.to_owned(), Arc::new(Noop));
         for kind in &options.types {
@@ -206,8 +206,13 @@ impl Broadcaster {
         if options.job_slots_max == 0 || options.worker_count == 0 {
             return Err(refusal::invalid("job slots and workers: expected at least 1, found 0"));
         }
-        check_policy(&options.policy, store.state())?;
-        let mut core = Core::new(store.state().clone(), options.policy.clone());
+        let mut state = State::default();
+        let newest_ms = store.replay(|record| state.apply(record))?;
+        check_policy(&options.policy, &state)?;
+        let newest_ms = newest_ms.map(|newest_ms| newest_ms.max(state.newest_ms()));
+        let named = state.vchannels().map(|(_, pchannel)| pchannel.to_owned()).collect();
+        store.start(newest_ms, &named)?;
+        let mut core = Core::new(state, options.policy.clone());
         take_up(&mut core);
         let scans = store.pchannels().map(|name| (name.to_owned(), Mutex::new(()))).collect();
         let worker_count = options.worker_count;

@@ -6,6 +6,7 @@
 //! The crate is blocking at heart and works without an async runtime; [`Pending`] is a future for
 //! callers that have one.
 
+pub mod broadcast;
 pub mod channel;
 mod clock;
 mod error;
@@ -17,6 +18,7 @@ mod lsn;
 mod place;
 #[cfg(planted)]
 pub mod planted;
+mod store;
 
 pub use crate::clock::{Clock, ClockLimits, LogTime, SystemClock};
 pub use crate::error::{Error, ErrorKind, Result};
@@ -36,3 +38,4 @@ pub mod testing {
     pub use crate::io::mem::{Machine, MemIo, Unsynced, survivors};
 }
 pub use crate::place::{Place, PlaceKind};
+pub use crate::store::{Store, StoreOptions, StoreReport};

@@ -8,7 +8,7 @@
 //! It does not know what a record means, and it retries nothing.
 
 mod background;
-mod dir;
+pub(crate) mod dir;
 mod end;
 mod facts;
 mod finding;

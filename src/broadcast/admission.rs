@@ -4,7 +4,6 @@
 //! before the batch is handed over it gives up the scope, the slots and the locks, once. From the
 //! hand-over on they belong to the task.
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar};
 use std::time::Duration;
 

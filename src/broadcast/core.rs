@@ -281,9 +281,9 @@ impl Inner {
 
     pub(crate) fn channel_of(&self, state: &State, vchannel: &str) -> Result<&Arc<dyn ChannelLog>> {
         let pchannel = state.pchannel_of(vchannel);
-        pchannel.and_then(|pchannel| self.store.channel(pchannel)).ok_or_else(|| {
-            refusal::invalid(format!("unknown vchannel {vchannel}"))
-        })
+        pchannel
+            .and_then(|pchannel| self.store.channel(pchannel))
+            .ok_or_else(|| refusal::invalid(format!("unknown vchannel {vchannel}")))
     }
 
     /// The LSN below which nothing of a pchannel is needed by work that is not done.

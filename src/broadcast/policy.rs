@@ -138,7 +138,14 @@ impl Policy {
                 self.window_full = match value {
                     Setting::Text("refuse" | "Refuse") => WindowFull::Refuse,
                     Setting::Text("evict_oldest" | "EvictOldest") => WindowFull::EvictOldest,
-                    _ => return Err(wrong(name, "one of the words", value, "refuse or evict_oldest")),
+                    _ => {
+                        return Err(wrong(
+                            name,
+                            "one of the words",
+                            value,
+                            "refuse or evict_oldest",
+                        ));
+                    }
                 }
             }
             "retry_age_max" => self.retry_age_max = duration(name, value)?,

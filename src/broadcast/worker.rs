@@ -68,7 +68,9 @@ impl Inner {
                 continue;
             }
             core.due.remove(&(at, id));
-            let Some(run) = core.runs.get_mut(&id).filter(|run| run.is_workable()) else { continue };
+            let Some(run) = core.runs.get_mut(&id).filter(|run| run.is_workable()) else {
+                continue;
+            };
             if run.busy {
                 run.again = true;
                 continue;

@@ -11,6 +11,7 @@
 )]
 
 mod beside;
+mod broadcast;
 mod cli;
 mod crash;
 mod differential;

@@ -1,0 +1,127 @@
+//! A store seen by another process: read-only, without a lock, beside a live writer.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use oncelog_format::control::ControlRecord;
+
+use super::keys::{KeyHistory, KeyInfo, WindowSummary};
+use super::state::State;
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::{EntryKind, Io};
+use crate::log::LogView;
+use crate::lsn::Lsn;
+use crate::store::{CHANNELS, CONTROL, check_begin, control_record, identity, list};
+
+/// A look at a store. It shows the records that recovery would keep; some may not be durable yet.
+#[derive(Debug)]
+pub struct StoreView {
+    dir: PathBuf,
+    io: Arc<dyn Io>,
+    control: LogView,
+    state: State,
+    newest_ms: u64,
+}
+
+impl StoreView {
+    /// Looks at the store in `dir` and replays its control log.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` where there is no store; `Corrupt`, `Unsupported`, `Io`.
+    pub fn open(dir: impl AsRef<Path>, io: Arc<dyn Io>) -> Result<Self> {
+        let dir = dir.as_ref();
+        let entries = match io.kind(dir) {
+            Ok(Some(EntryKind::Dir)) => list(&*io, dir)?,
+            Ok(_) => Vec::new(),
+            Err(e) => return Err(Error::io("cannot look at the path", dir, e)),
+        };
+        let is_made = entries.iter().any(|entry| entry.name == "LOCK");
+        if !is_made || identity(&*io, dir)?.is_none() {
+            return Err(Error::new(ErrorKind::InvalidInput, "there is no store").at_path(dir));
+        }
+        let control = LogView::open(dir.join(CONTROL), Arc::clone(&io))?;
+        let mut state = State::default();
+        let newest_ms = replay(&control, |record| state.apply(record))?;
+        let newest_ms = newest_ms.max(state.newest_ms());
+        Ok(Self { dir: dir.to_owned(), io, control, state, newest_ms })
+    }
+
+    /// What the records mean.
+    #[must_use]
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// The newest log time in the records, in milliseconds since 1970 UTC.
+    #[must_use]
+    pub fn newest_ms(&self) -> u64 {
+        self.newest_ms
+    }
+
+    /// The control log.
+    #[must_use]
+    pub fn control(&self) -> &LogView {
+        &self.control
+    }
+
+    /// The names of the pchannels that have a directory, sorted.
+    ///
+    /// # Errors
+    ///
+    /// `Io`.
+    pub fn pchannels(&self) -> Result<Vec<String>> {
+        let entries = list(&*self.io, &self.dir.join(CHANNELS))?.into_iter();
+        let dirs = entries.filter(|entry| entry.kind == EntryKind::Dir);
+        let mut names: Vec<String> = dirs.filter_map(|e| e.name.into_string().ok()).collect();
+        names.sort();
+        Ok(names)
+    }
+
+    /// Looks at the log of a pchannel.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`LogView::open`].
+    pub fn channel(&self, pchannel: &str) -> Result<LogView> {
+        LogView::open(self.dir.join(CHANNELS).join(pchannel), Arc::clone(&self.io))
+    }
+
+    /// What is known at `at_ms` of a key in every scope of a principal, or of all keys of it. A key
+    /// of which nothing is known gives one entry that says so.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt`, `Unsupported`, `Io`.
+    pub fn keys(&self, principal: &str, key: Option<&[u8]>, at_ms: u64) -> Result<Vec<KeyInfo>> {
+        let mut history = KeyHistory::new(principal, key);
+        replay(&self.control, |record| {
+            if record.at_ms <= at_ms {
+                history.observe(record);
+            }
+        })?;
+        let is_complete = self.control.oldest_lsn() == Lsn::FIRST;
+        Ok(history.into_keys(&self.state, at_ms, is_complete))
+    }
+
+    /// The window at `at_ms`.
+    #[must_use]
+    pub fn window(&self, at_ms: u64) -> WindowSummary {
+        WindowSummary::of(&self.state, at_ms)
+    }
+}
+
+/// Reads control from its first record on; returns the newest time of a frame.
+fn replay(control: &LogView, mut apply: impl FnMut(&ControlRecord)) -> Result<u64> {
+    let oldest = control.oldest_lsn();
+    check_begin(oldest, control.last_lsn().map_or(Lsn::FIRST, Lsn::next))?;
+    let mut reader = control.reader(None)?;
+    let mut newest_ms = 0;
+    while let Some(record) = reader.next()? {
+        newest_ms = record.time_ms.max(newest_ms);
+        if let Some(control) = control_record(&record)? {
+            apply(&control);
+        }
+    }
+    Ok(newest_ms)
+}

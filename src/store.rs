@@ -1,0 +1,422 @@
+//! A store: a directory with a lock of its own, the control log, and one log for each pchannel.
+//!
+//! It opens and closes what is in the directory. What the control records mean is the broadcaster's
+//! affair.
+//!
+//! # Order
+//!
+//! A new store is made in the order of SPEC 10: the lock file first, its identity last, so that a
+//! store whose making was cut off is told from one whose logs are gone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use oncelog_format::control::ControlRecord;
+use oncelog_format::lock::LOCK_CONTENT_LEN;
+use oncelog_format::{DecodeErrorKind, Owner, Uuid, decode_lock, limits};
+
+use crate::channel::{ChannelLog, LocalChannel};
+use crate::clock::{Clock, ClockLimits, LogTime};
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::{DirEntry, EntryKind, Io, OpenHow};
+use crate::log::dir::{DirLock, refusal, sync_dir};
+use crate::log::{CreateMode, Log, Options, Record, RecordKind, RecoveryReport};
+use crate::lsn::Lsn;
+
+/// The control log, below the store's directory.
+pub(crate) const CONTROL: &str = "control";
+
+/// The channels' logs, below the store's directory.
+pub(crate) const CHANNELS: &str = "channels";
+
+/// The pchannel of a store that was not told others.
+const PCHANNEL: &str = "p0";
+
+/// What an acceptance adds to its payload, in bytes, at most where names have usual lengths.
+const ACCEPTED_EXTRA: u32 = 1 << 20;
+
+/// How a store is opened.
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    create: CreateMode,
+    log: Options,
+    clock_limits: ClockLimits,
+    pchannels: Vec<String>,
+}
+
+impl StoreOptions {
+    /// The store must exist; logs as by default, one pchannel, the machine's clock and files.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            create: CreateMode::Never,
+            log: Options::new(),
+            clock_limits: ClockLimits::new(),
+            pchannels: vec![PCHANNEL.to_owned()],
+        }
+    }
+
+    /// Sets whether the store may be, or must be, made.
+    #[must_use]
+    pub fn create(mut self, create: CreateMode) -> Self {
+        self.create = create;
+        self
+    }
+
+    /// Sets the clock below log time.
+    #[must_use]
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.log = self.log.clock(clock);
+        self
+    }
+
+    /// Sets how far the wall clock is believed.
+    #[must_use]
+    pub fn clock_limits(mut self, limits: ClockLimits) -> Self {
+        self.clock_limits = limits;
+        self
+    }
+
+    /// Sets the file system.
+    #[must_use]
+    pub fn io(mut self, io: Arc<dyn Io>) -> Self {
+        self.log = self.log.io(io);
+        self
+    }
+
+    /// Sets the options of all logs: sizes, limits, clock and files; whether they are made is the
+    /// store's affair.
+    #[must_use]
+    pub fn log(mut self, options: Options) -> Self {
+        self.log = options;
+        self
+    }
+
+    /// Sets the pchannels that there shall be; those that exist stay.
+    #[must_use]
+    pub fn pchannels(mut self, names: Vec<String>) -> Self {
+        self.pchannels = names;
+        self
+    }
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What opening a store found and did.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct StoreReport {
+    /// The store was made.
+    pub created: bool,
+    /// What the control log's recovery found.
+    pub control: RecoveryReport,
+    /// What the recovery of each pchannel's log found, once they are open.
+    pub channels: BTreeMap<String, RecoveryReport>,
+}
+
+/// An open store. Dropping it frees its lock last.
+#[derive(Debug)]
+pub struct Store {
+    dir: PathBuf,
+    uuid: Uuid,
+    options: StoreOptions,
+    report: StoreReport,
+    time: Arc<LogTime>,
+    channels: BTreeMap<String, Arc<dyn ChannelLog>>,
+    control: Log,
+    lock: Mutex<Option<DirLock>>,
+}
+
+impl Store {
+    /// Opens the store in `dir`, and with [`CreateMode::IfMissing`] makes one where the directory is
+    /// absent or empty.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput`: there is no store, or the directory holds something else; nothing was
+    /// touched. `Busy`: another process has it. `Corrupt`, `Unsupported`, `StoreFull`, `Io`.
+    ///
+    /// # Durability
+    ///
+    /// What was made is durable when this returns.
+    pub fn open(dir: impl AsRef<Path>, options: &StoreOptions) -> Result<Self> {
+        let (dir, io) = (dir.as_ref(), Arc::clone(&options.log.io));
+        prepare(&*io, dir, options.create)?;
+        let lock = DirLock::take(&*io, dir)?;
+        // Under the lock: nobody makes it meanwhile.
+        let found = identity(&*io, dir)?;
+        if found.is_none() && options.create == CreateMode::Never {
+            return Err(no_store(dir));
+        }
+        let time = Arc::new(LogTime::new(Arc::clone(&options.log.clock), options.clock_limits));
+        let control_dir = dir.join(CONTROL);
+        let made = kind(&*io, &control_dir)?.is_some();
+        if found.is_some() && !made {
+            let what = "the control log is gone";
+            return Err(Error::new(ErrorKind::Corrupt, what).at_path(control_dir));
+        }
+        let create = if found.is_some() { CreateMode::Never } else { CreateMode::IfMissing };
+        let record_len_max = options.log.record_len_max.saturating_add(ACCEPTED_EXTRA);
+        let control_options = options
+            .log
+            .clone()
+            .record_len_max(record_len_max.min(limits::RECORD_LEN_MAX))
+            .clock(Arc::<LogTime>::clone(&time))
+            .create(create);
+        let (control, report) = Log::open(&control_dir, &control_options)?;
+        let uuid = match found {
+            Some(uuid) => uuid,
+            None => {
+                let uuid = random_uuid(&*io, dir)?;
+                // The identity says that all of the store was made, so it comes last.
+                make_dir(&*io, dir, CHANNELS)?;
+                lock.identify(Owner::Store, uuid)?;
+                uuid
+            }
+        };
+        let report =
+            StoreReport { created: found.is_none(), control: report, channels: BTreeMap::new() };
+        Ok(Self {
+            dir: dir.to_owned(),
+            uuid,
+            options: options.clone(),
+            report,
+            time,
+            channels: BTreeMap::new(),
+            control,
+            lock: Mutex::new(Some(lock)),
+        })
+    }
+
+    /// Starts log time and opens the channels: those that control names must be there.
+    pub(crate) fn start(&mut self, newest_ms: Option<u64>, named: &BTreeSet<String>) -> Result<()> {
+        self.time.start(newest_ms);
+        let io = Arc::clone(&self.options.log.io);
+        let dir = self.dir.join(CHANNELS);
+        if kind(&*io, &dir)?.is_none() {
+            make_dir(&*io, &self.dir, CHANNELS)?;
+        }
+        let mut names: BTreeSet<String> = named.clone();
+        names.extend(self.options.pchannels.iter().cloned());
+        let entries = list(&*io, &dir)?.into_iter().filter(|e| e.kind == EntryKind::Dir);
+        names.extend(entries.filter_map(|entry| entry.name.into_string().ok()));
+        for name in names {
+            check_pchannel(&name)?;
+            let path = dir.join(&name);
+            let must_exist = named.contains(&name);
+            if must_exist && kind(&*io, &path)?.is_none() {
+                let what = "the log of a pchannel is gone";
+                return Err(Error::new(ErrorKind::Corrupt, what).at_path(path));
+            }
+            let create = if must_exist { CreateMode::Never } else { CreateMode::IfMissing };
+            let options = self.options.log.clone().create(create);
+            let (channel, report) = LocalChannel::open(&path, &options, Arc::clone(&self.time))?;
+            self.report.channels.insert(name.clone(), report);
+            self.channels.insert(name, Arc::new(channel));
+        }
+        Ok(())
+    }
+
+    /// Reads control from its first record on; returns the newest time of a frame.
+    pub(crate) fn replay(&self, mut apply: impl FnMut(&ControlRecord)) -> Result<Option<u64>> {
+        let oldest = self.control.oldest_lsn();
+        check_begin(oldest, self.control.next_lsn())?;
+        let mut reader = self.control.reader(oldest)?;
+        let mut newest_ms = None;
+        while let Some(record) = reader.next()? {
+            newest_ms = newest_ms.max(Some(record.time_ms));
+            if let Some(control) = control_record(&record)? {
+                apply(&control);
+            }
+        }
+        Ok(newest_ms)
+    }
+
+    /// The directory.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// The identity of the store.
+    #[must_use]
+    pub fn uuid(&self) -> Uuid {
+        self.uuid
+    }
+
+    /// What opening it found and did.
+    #[must_use]
+    pub fn report(&self) -> &StoreReport {
+        &self.report
+    }
+
+    pub(crate) fn control(&self) -> &Log {
+        &self.control
+    }
+
+    pub(crate) fn time(&self) -> &Arc<LogTime> {
+        &self.time
+    }
+
+    pub(crate) fn channel(&self, pchannel: &str) -> Option<&Arc<dyn ChannelLog>> {
+        self.channels.get(pchannel)
+    }
+
+    pub(crate) fn pchannels(&self) -> impl Iterator<Item = &str> {
+        self.channels.keys().map(String::as_str)
+    }
+
+    /// Closes all logs and frees the lock, whatever happens; the first error is told.
+    pub(crate) fn close(&self) -> Result<()> {
+        let mut lock = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        if lock.is_none() {
+            return Ok(());
+        }
+        let channels = self.channels.values().map(|channel| channel.close());
+        // Control last: what it says of the channels is then true.
+        let closed: Vec<Result<()>> = channels.collect();
+        let closed = closed.into_iter().chain([self.control.clone().close()]).collect();
+        *lock = None;
+        closed
+    }
+}
+
+/// Decodes a record of control; `None` for one that may be skipped.
+pub(crate) fn control_record(record: &Record) -> Result<Option<ControlRecord>> {
+    let damaged = |kind, what: &'static str| Error::new(kind, what).at_lsn(record.lsn.get());
+    if record.kind != RecordKind::CONTROL.as_u8() {
+        // SPEC 7: what may be skipped, and what is private to a caller, is not ours to judge.
+        return match record.kind {
+            0x40.. => Ok(None),
+            _ => Err(damaged(ErrorKind::Unsupported, "a record of an unknown kind in control")),
+        };
+    }
+    ControlRecord::decode(&record.payload).map(Some).map_err(|e| {
+        let kind = match e.kind {
+            DecodeErrorKind::Unsupported { .. } => ErrorKind::Unsupported,
+            _ => ErrorKind::Corrupt,
+        };
+        damaged(kind, "a control record does not decode").with_source(e)
+    })
+}
+
+/// Control is whole from its first record, or it says nothing.
+pub(crate) fn check_begin(oldest: Lsn, next: Lsn) -> Result<()> {
+    if oldest == Lsn::FIRST || oldest > next {
+        return Ok(());
+    }
+    let what = "control begins behind its first record, and no checkpoint covers what is missing";
+    Err(Error::new(ErrorKind::Corrupt, what).at_lsn(oldest.get()))
+}
+
+/// Makes sure that the directory is there and is a store's, or may become one.
+fn prepare(io: &dyn Io, dir: &Path, create: CreateMode) -> Result<()> {
+    match kind(io, dir)? {
+        None if create == CreateMode::Never => Err(no_store(dir)),
+        None => {
+            io.create_dir(dir).map_err(|e| refusal("cannot make the directory", dir, e))?;
+            sync_parent(io, dir)
+        }
+        Some(EntryKind::Dir) => {
+            let entries = list(io, dir)?;
+            if entries.iter().any(|entry| entry.name == "LOCK") {
+                let exists = identity(io, dir)?.is_some();
+                if exists && create == CreateMode::Always {
+                    let what = "there is a store already";
+                    return Err(Error::new(ErrorKind::InvalidInput, what).at_path(dir));
+                }
+                return Ok(());
+            }
+            if entries.iter().any(|entry| entry.name == CONTROL) {
+                let what = "the store has lost its lock file";
+                return Err(Error::new(ErrorKind::Corrupt, what).at_path(dir));
+            }
+            if !entries.is_empty() {
+                let what = "the directory holds something else";
+                return Err(Error::new(ErrorKind::InvalidInput, what).at_path(dir));
+            }
+            if create == CreateMode::Never {
+                return Err(no_store(dir));
+            }
+            sync_parent(io, dir)
+        }
+        Some(_) => Err(Error::new(ErrorKind::InvalidInput, "not a directory").at_path(dir)),
+    }
+}
+
+fn no_store(dir: &Path) -> Error {
+    Error::new(ErrorKind::InvalidInput, "there is no store").at_path(dir)
+}
+
+/// The identity in the lock file; `None` while the store is not made.
+pub(crate) fn identity(io: &dyn Io, dir: &Path) -> Result<Option<Uuid>> {
+    let path = dir.join("LOCK");
+    let file = io.open(&path, OpenHow::Read).and_then(|file| {
+        let mut content = [0; LOCK_CONTENT_LEN];
+        let len = file.read_full_at(&mut content, 0)?;
+        Ok((content, len))
+    });
+    let (content, len) = file.map_err(|e| Error::io("cannot read the lock file", &path, e))?;
+    let decoded = decode_lock(content.get(..len).unwrap_or_default());
+    match decoded {
+        Ok(None) => Ok(None),
+        Ok(Some((Owner::Store, uuid))) => Ok(Some(uuid)),
+        Ok(Some(_)) => {
+            let what = "the directory holds a log, not a store";
+            Err(Error::new(ErrorKind::InvalidInput, what).at_path(dir))
+        }
+        Err(e) => {
+            let what = "the lock file is damaged";
+            Err(Error::new(ErrorKind::Corrupt, what).at_path(path).with_source(e))
+        }
+    }
+}
+
+fn check_pchannel(name: &str) -> Result<()> {
+    let fits = (1..=64).contains(&name.len());
+    let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
+    if fits && plain {
+        return Ok(());
+    }
+    let what = "a pchannel is named by 1 to 64 ASCII letters, digits, - and _";
+    Err(Error::new(ErrorKind::InvalidInput, what))
+}
+
+fn make_dir(io: &dyn Io, dir: &Path, name: &str) -> Result<()> {
+    let path = dir.join(name);
+    match io.create_dir(&path) {
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+        made => made.map_err(|e| refusal("cannot make the directory", &path, e))?,
+    }
+    sync_dir(io, dir)
+}
+
+fn sync_parent(io: &dyn Io, dir: &Path) -> Result<()> {
+    match dir.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => sync_dir(io, Path::new(".")),
+        Some(parent) => sync_dir(io, parent),
+        None => Ok(()),
+    }
+}
+
+fn kind(io: &dyn Io, path: &Path) -> Result<Option<EntryKind>> {
+    io.kind(path).map_err(|e| Error::io("cannot look at the path", path, e))
+}
+
+pub(crate) fn list(io: &dyn Io, dir: &Path) -> Result<Vec<DirEntry>> {
+    io.list(dir).map_err(|e| Error::io("cannot list the directory", dir, e))
+}
+
+fn random_uuid(io: &dyn Io, dir: &Path) -> Result<Uuid> {
+    let mut bytes = [0; 16];
+    io.random(&mut bytes).map_err(|e| Error::io("cannot get random bytes", dir, e))?;
+    // Not all zero, whatever the source says (SPEC 4).
+    let [.., last] = &mut bytes;
+    *last |= 1;
+    Ok(Uuid(bytes))
+}
