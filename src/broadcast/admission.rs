@@ -95,12 +95,10 @@ impl Inner {
             let kind = self.check(request, &resources)?;
             kind.validate(request)?;
             self.take_locks(&admission, &request.message_type, &resources, deadline)?;
-            let (id, cell) =
-                match self.accept(&mut admission, request, kind.as_ref(), &resources, &print)? {
-                    Some(accepted) => accepted,
-                    // The key came to life again while this request waited for its locks.
-                    None => continue,
-                };
+            let accepted =
+                self.accept(&mut admission, request, kind.as_ref(), &resources, &print)?;
+            // Without one, the key came to life again while this request waited for its locks.
+            let Some((id, cell)) = accepted else { continue };
             return self.wait_for_end(self.lock(), id, &cell, false, deadline);
         }
     }

@@ -1,5 +1,6 @@
 //! The contract of the broadcaster with its callers, sentence by sentence.
 
+mod crash;
 mod desk;
 
 use std::sync::Arc;
