@@ -347,8 +347,10 @@ impl Inner {
                 }
                 batch.push(Body::Dropped(Dropped { id, cause: DropCause::Expired }));
             }
-            // Others that are being admitted have their slots: this one's is its own.
-            let reserved = Reserved { others: !core.reserved.is_empty(), ..Reserved::default() };
+            // The slots of those that are being admitted were counted when they were reserved, this
+            // one's too.
+            let others = core.reserved_beside(&scope.principal).others;
+            let reserved = Reserved { others, ..Reserved::default() };
             let window = core.state.window();
             match window.admit(&scope.principal, reserved, &core.policy, now_ms) {
                 Room::Room => {}

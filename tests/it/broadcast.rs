@@ -2,6 +2,8 @@
 
 mod crash;
 mod desk;
+mod jobs;
+mod retention;
 
 use std::sync::Arc;
 use std::time::Duration;
