@@ -9,19 +9,22 @@
 //! behind a closing quote, a row with another number of fields, a column without a name, two of
 //! one name.
 
+mod typed;
+
 use std::borrow::Cow;
 use std::ops::Range;
-
-use arrow_array::ArrayRef;
-use arrow_array::RecordBatch;
-use arrow_array::builder::StringBuilder;
-use arrow_schema::{DataType, Field, SchemaRef};
+use std::path::Path;
 use std::sync::Arc;
 
+use arrow_array::builder::StringBuilder;
+use arrow_array::{ArrayRef, RecordBatch};
+use arrow_schema::{DataType, Field, Schema, SchemaRef};
+
+use self::typed::is_read_from_text;
 use super::format::BOM;
-use super::place::Place;
+use super::place::{Place, shortened};
 use super::read::{self, FirstPass, RowReader, Survey};
-use super::sizer::SliceSizer;
+use super::sizer::{SLICE_ROWS, SliceSizer};
 use super::source::{Sha256Sum, Source, source_changed};
 use super::stream::ByteStream;
 use crate::error::{Error, Result};
@@ -53,9 +56,23 @@ pub(crate) fn survey(source: &Source, pass: &mut FirstPass<'_>) -> Result<Survey
     }
     let sha256 = rows.stream.finish()?;
     let overhead = OFFSET_BYTES.saturating_mul(header.len() as u64);
-    let fields = header.into_iter().map(|name| Field::new(name, DataType::Utf8, false));
+    let fields = header.into_iter().map(|name| field(name, pass.expected));
     let schema = read::schema(fields.collect());
+    if schema.fields().iter().any(|field| field.data_type() != &DataType::Utf8) {
+        // Values of types: whether text spells them is seen by reading it so.
+        let mut reader = CsvReader::new(source, schema.clone())?;
+        while reader.next_batch(SLICE_ROWS as usize)?.is_some() {}
+    }
     Ok(Survey { schema, rows: sizer.rows(), sha256, slice_rows: sizer.slice_rows(overhead) })
+}
+
+/// A column: text, unless the collection's schema says otherwise.
+fn field(name: String, expected: Option<&Schema>) -> Field {
+    let expected = expected.and_then(|schema| schema.field_with_name(&name).ok());
+    match expected.map(Field::data_type).filter(|kind| is_read_from_text(kind)) {
+        Some(kind) => Field::new(name, kind.clone(), true),
+        None => Field::new(name, DataType::Utf8, false),
+    }
 }
 
 /// The second pass over a source.
@@ -107,8 +124,23 @@ impl RowReader for CsvReader {
         if count == 0 {
             return Ok(None);
         }
-        let arrays = self.builders.iter_mut().map(|column| Arc::new(column.finish()) as ArrayRef);
-        read::batch(self.schema.clone(), arrays.collect(), count).map(Some)
+        let behind = self.rows.row;
+        let columns = self.schema.fields().iter().zip(&mut self.builders);
+        let arrays = columns.map(|(field, column)| {
+            let text = column.finish();
+            if field.data_type() == &DataType::Utf8 {
+                return Ok(Arc::new(text) as ArrayRef);
+            }
+            typed::values(&text, field.data_type()).map_err(|row| {
+                let value = text.iter().nth(row).flatten().unwrap_or_default();
+                let value = shortened(value);
+                let what = format!("expected a value of {}, found `{value}`", field.data_type());
+                let row = behind.saturating_sub(count as u64) + row as u64 + 1;
+                Place::row(row).column(field.name()).error(self.source.file.path(), &what)
+            })
+        });
+        let arrays = arrays.collect::<Result<_>>()?;
+        read::batch(self.schema.clone(), arrays, count).map(Some)
     }
 
     fn finish(self: Box<Self>) -> Result<Sha256Sum> {
@@ -166,7 +198,7 @@ impl CsvRows {
         }
     }
 
-    fn path(&self) -> &std::path::Path {
+    fn path(&self) -> &Path {
         self.stream.path()
     }
 
@@ -182,7 +214,7 @@ impl CsvRows {
             let what = format!("column {} of the header has no name", at + 1);
             return Err(self.error(None, &what));
         }
-        read::check_names(source, names.iter().map(String::as_str))?;
+        read::check_names(source, &names)?;
         Ok(names)
     }
 

@@ -11,11 +11,11 @@ mod value;
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 
-use self::columns::{COLUMN_COUNT_MAX, ColumnBuilder, Columns, Found, Kinds};
+use self::columns::{ColumnBuilder, Columns, Found, Kinds};
 pub(crate) use self::rows::Framing;
 use self::rows::JsonRows;
 use self::value::{Members, Value, Wrong};
-use super::read::{FirstPass, RowReader, Survey};
+use super::read::{COLUMN_COUNT_MAX, FirstPass, RowReader, Survey};
 use super::sizer::SliceSizer;
 use super::source::{Sha256Sum, Source, source_changed};
 use crate::error::Result;

@@ -38,11 +38,13 @@ pub(crate) fn survey(source: &Source, pass: &mut FirstPass<'_>) -> Result<Survey
     let file = VerifiedFile::new(source)?;
     let sha256 = file.sha256();
     let mut reader = ParquetRows::new(source, file, 0)?;
-    read::check_names(source, reader.schema.fields().iter().map(|field| field.name().as_str()))?;
+    let names: Vec<String> = reader.schema.fields().iter().map(|f| f.name().clone()).collect();
+    read::check_names(source, &names)?;
     let key = pass.primary_key.map(|name| {
         let otherwise =
             || Place::default().column(name).error(source.file.path(), "no such column");
-        reader.schema.index_of(name).map_err(|_| otherwise()).map(|at| (at, name))
+        let at = names.iter().position(|column| column == name);
+        at.map(|at| (at, name)).ok_or_else(otherwise)
     });
     let key = key.transpose()?;
     let mut sizer = SliceSizer::default();

@@ -58,9 +58,9 @@ fn hashes(key: &ArrayRef) -> Result<Vec<u64>> {
             let values = wide.as_primitive::<Int64Type>().values();
             values.iter().map(|value| integer(value.cast_unsigned())).collect()
         }
-        DataType::Utf8 => strings(key.as_string::<i32>().iter()),
-        DataType::LargeUtf8 => strings(key.as_string::<i64>().iter()),
-        DataType::Utf8View => strings(key.as_string_view().iter()),
+        DataType::Utf8 => key.as_string::<i32>().iter().map(text).collect(),
+        DataType::LargeUtf8 => key.as_string::<i64>().iter().map(text).collect(),
+        DataType::Utf8View => key.as_string_view().iter().map(text).collect(),
         _ => return Err(unfit("a primary key is neither integer nor text")),
     })
 }
@@ -69,8 +69,8 @@ fn integer(value: u64) -> u64 {
     xxh3_64(&value.to_le_bytes())
 }
 
-fn strings<'a>(values: impl Iterator<Item = Option<&'a str>>) -> Vec<u64> {
-    values.map(|value| xxh3_64(value.unwrap_or_default().as_bytes())).collect()
+fn text(value: Option<&str>) -> u64 {
+    xxh3_64(value.unwrap_or_default().as_bytes())
 }
 
 fn unfit(what: &'static str) -> Error {

@@ -4,10 +4,11 @@
 //! but the schema. The second yields the same rows in the same order in batches of an exact number
 //! of rows, from any row on, and tells at its end what it read. Memory is that of one batch.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use arrow_array::{ArrayRef, RecordBatch, RecordBatchOptions};
-use arrow_schema::{DataType, SchemaRef};
+use arrow_schema::{DataType, Schema, SchemaRef};
 
 use super::csv::{self, CsvReader};
 use super::format::Format;
@@ -34,6 +35,8 @@ pub(crate) struct Survey {
 pub(crate) struct FirstPass<'a> {
     /// The column that must be there, and not null, in every row.
     pub(crate) primary_key: Option<&'a str>,
+    /// Types that text of the columns named so must spell values of.
+    pub(crate) expected: Option<&'a Schema>,
     /// Where progress goes.
     pub(crate) progress: Progress<'a>,
 }
@@ -132,12 +135,16 @@ fn check_primary_key(source: &Source, survey: &Survey, name: &str) -> Result<()>
     if survey.rows == 0 { Ok(()) } else { Err(Place::default().column(name).error(path, &what)) }
 }
 
-/// Fails when two columns have one name.
-pub(crate) fn check_names<'a>(
-    source: &Source,
-    names: impl IntoIterator<Item = &'a str>,
-) -> Result<()> {
-    let mut seen = std::collections::HashSet::new();
+/// Most columns of a source: each costs memory in every slice, used or not.
+pub(crate) const COLUMN_COUNT_MAX: usize = 4096;
+
+/// Fails when there are too many columns, or two have one name.
+pub(crate) fn check_names(source: &Source, names: &[String]) -> Result<()> {
+    if names.len() > COLUMN_COUNT_MAX {
+        let what = format!("more than {COLUMN_COUNT_MAX} columns");
+        return Err(Place::default().limit(source.file.path(), &what));
+    }
+    let mut seen = HashSet::new();
     for name in names {
         if !seen.insert(name) {
             let what = format!("two columns have the name `{}`", shortened(name));
@@ -149,7 +156,7 @@ pub(crate) fn check_names<'a>(
 
 /// A schema of these fields.
 pub(crate) fn schema(fields: Vec<arrow_schema::Field>) -> SchemaRef {
-    Arc::new(arrow_schema::Schema::new(fields))
+    Arc::new(Schema::new(fields))
 }
 
 #[cfg(test)]

@@ -5,9 +5,11 @@
 //! numbers, whatever order their slices have in the channels; of a single vchannel likewise.
 
 pub(crate) mod cell;
+mod messages;
 mod output;
 mod sink;
-mod unify;
+pub(crate) mod unify;
+mod view;
 mod visible;
 
 use std::path::Path;
@@ -21,9 +23,11 @@ use bytes::Bytes;
 use self::output::Output;
 use self::sink::Sink;
 use self::unify::{Unified, conform};
+use self::view::ViewChannels;
 pub(crate) use self::visible::{Channels, Messages};
 use self::visible::{PartAt, decoded};
 use super::slice::{self, Decoded};
+use crate::broadcast::{State, StoreView};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Io;
 use crate::lsn::Lsn;
@@ -40,8 +44,78 @@ pub struct ReplayReport {
     pub pending_rows: u64,
 }
 
-/// Writes the visible rows of these vchannels to a file named after its format.
-pub(crate) fn replay(
+/// What to replay; nothing set is every collection of the store.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ReplaySelection {
+    /// Rows of this collection alone.
+    pub collection: Option<String>,
+    /// What this vchannel holds alone: rows where a collection owns it, else its messages.
+    pub vchannel: Option<String>,
+}
+
+impl ReplaySelection {
+    /// Selects by collection, by vchannel, or by both.
+    #[must_use]
+    pub fn new(collection: Option<String>, vchannel: Option<String>) -> Self {
+        Self { collection, vchannel }
+    }
+
+    /// The vchannels whose rows are asked for; `None` where messages are.
+    fn vchannels(&self, state: &State) -> Result<Option<Vec<String>>> {
+        let refuse = |what: String| Err(Error::new(ErrorKind::InvalidInput, what));
+        let Some(name) = &self.collection else {
+            let all = state.collections().flat_map(|found| found.vchannels.iter().cloned());
+            let all: Vec<String> = all.collect();
+            return match &self.vchannel {
+                None => Ok(Some(all)),
+                Some(one) if all.contains(one) => Ok(Some(vec![one.clone()])),
+                Some(one) if state.pchannel_of(one).is_some() => Ok(None),
+                Some(one) => refuse(format!("there is no vchannel `{one}`")),
+            };
+        };
+        let Some(found) = state.collection_named(name) else {
+            return refuse(format!("there is no collection `{name}`"));
+        };
+        match &self.vchannel {
+            None => Ok(Some(found.vchannels.clone())),
+            Some(one) if found.vchannels.contains(one) => Ok(Some(vec![one.clone()])),
+            Some(one) => refuse(format!("the collection `{name}` has no vchannel `{one}`")),
+        }
+    }
+}
+
+/// Writes what a store's channels hold to a file, whose name tells its format: `.jsonl`, `.csv` or
+/// `.parquet`. `progress` is told rows written and rows in all.
+///
+/// # Errors
+///
+/// `InvalidInput` for a selection or a name that is none; `Corrupt` where a channel is damaged, and
+/// then there is no file; `Io`.
+///
+/// # Durability
+///
+/// When this returns `Ok`, the file is durable under its name; otherwise what had the name stays.
+pub fn replay(
+    view: &StoreView,
+    selection: &ReplaySelection,
+    io: &Arc<dyn Io>,
+    target: &Path,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<ReplayReport> {
+    let vchannels = selection.vchannels(view.state())?;
+    let channels = ViewChannels::open(view)?;
+    match (vchannels, &selection.vchannel) {
+        (None, Some(vchannel)) => messages::replay(&channels, vchannel, io, target),
+        (vchannels, _) => {
+            let vchannels = vchannels.unwrap_or_default();
+            replay_rows(&channels, channels.names(), &vchannels, io, target, progress)
+        }
+    }
+}
+
+/// Writes the visible rows of these vchannels.
+fn replay_rows(
     channels: &dyn Channels,
     pchannels: &[String],
     vchannels: &[String],
@@ -109,7 +183,7 @@ impl Parts<'_> {
             Error::new(ErrorKind::Corrupt, "a message is no longer there").at_lsn(part.lsn.get())
         };
         let cursor = self.cursors.get_mut(part.pchannel).ok_or_else(missing)?;
-        if !cursor.as_ref().is_some_and(|cursor| cursor.next <= part.lsn) {
+        if cursor.as_ref().is_none_or(|cursor| cursor.next > part.lsn) {
             let name = self.pchannels.get(part.pchannel).ok_or_else(missing)?;
             let messages = self.channels.read(name, Some(part.lsn))?;
             *cursor = Some(Cursor { messages, next: part.lsn });

@@ -66,15 +66,19 @@ pub(crate) fn split(batch: &RecordBatch, places: &[u32], vchannels: u32) -> Resu
 }
 
 fn part(batch: &RecordBatch) -> Result<Part> {
-    let rows = u32::try_from(batch.num_rows()).map_err(|_| {
-        Error::new(ErrorKind::Limit, format!("a slice of {} rows", batch.num_rows()))
-    })?;
+    let rows = u32::try_from(batch.num_rows())
+        .map_err(|e| Error::new(ErrorKind::Limit, "the rows of a slice").with_source(e))?;
     let encode = || {
         let mut writer = StreamWriter::try_new(Vec::new(), batch.schema_ref())?;
         writer.write(batch)?;
         writer.into_inner()
     };
     Ok(Part { rows, payload: encode().map_err(unencoded)? })
+}
+
+/// A payload of these columns and no rows.
+pub(crate) fn encode_schema(schema: &SchemaRef) -> Result<Vec<u8>> {
+    StreamWriter::try_new(Vec::new(), schema).and_then(StreamWriter::into_inner).map_err(unencoded)
 }
 
 fn numbered(schema: &SchemaRef) -> SchemaRef {

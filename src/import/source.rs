@@ -8,6 +8,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::stream::ByteStream;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::source::{Identity, NoSource, SourceFile};
 
@@ -63,6 +64,11 @@ impl Source {
         let path = self.file.path();
         let identity = self.file.identity().map_err(|e| read_failed(path, 0, e))?;
         Self { file: Arc::clone(&self.file), identity }.compare(planned)
+    }
+
+    /// Digest of the file, read from start to end; `None` when it cannot be read whole.
+    pub(crate) fn sha256(&self) -> Option<Sha256Sum> {
+        ByteStream::new(Arc::clone(&self.file), self.identity.bytes).finish().ok()
     }
 
     fn compare(&self, planned: Identity) -> Result<()> {
@@ -128,7 +134,7 @@ mod tests {
         std::fs::write(&path, b"a\n1\n2\n").unwrap();
         assert!(source.unchanged(source.identity).is_err());
         assert!(Source::reopen(&path, source.identity).is_err());
-        std::fs::remove_file(&path).unwrap();
+        drop(dir);
         let error = Source::reopen(&path, source.identity).unwrap_err();
         assert!(error.to_string().contains("no longer be opened"), "{error}");
     }

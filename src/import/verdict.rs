@@ -12,6 +12,9 @@ pub(crate) const COMMIT: &str = "CommitImport";
 /// Type of the messages that make them invisible for ever.
 pub(crate) const ABORT: &str = "AbortImport";
 
+/// Type of the messages that hold rows.
+pub(crate) const SLICE: &str = "ImportSlice";
+
 /// An attempt of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct AttemptOf {

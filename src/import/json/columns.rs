@@ -26,10 +26,6 @@ use arrow_schema::{DataType, Field, Schema, SchemaRef};
 
 use super::value::{Member, Value, compacted};
 
-/// Most columns that the rows of a source may have: a row whose keys are all of its own would make
-/// every slice wider.
-pub(crate) const COLUMN_COUNT_MAX: usize = 4096;
-
 /// Columns by name, with a memory of which of them a row already had.
 #[derive(Debug, Default)]
 pub(crate) struct Columns {

@@ -10,7 +10,7 @@ use crate::import::replay::cell::{keyed, write_object};
 /// The rows of a batch as JSON.
 pub(crate) fn lines(batch: &RecordBatch) -> Vec<String> {
     let schema = batch.schema();
-    let columns = keyed(schema.fields().iter().map(|f| &**f).zip(batch.columns())).unwrap();
+    let columns = keyed(schema.fields(), batch.columns()).unwrap();
     let line = |row| {
         let mut out = Vec::new();
         write_object(&columns, row, &mut out).unwrap();
@@ -23,7 +23,7 @@ fn look(path: &Path, primary_key: Option<&str>) -> Result<(Source, Format, Surve
     let source = Source::open(path)?;
     let format = Format::of_name(path)?;
     let mut report = |_| Ok(());
-    let mut pass = FirstPass { primary_key, progress: Progress::new(&mut report) };
+    let mut pass = FirstPass { primary_key, expected: None, progress: Progress::new(&mut report) };
     let survey = survey(&source, format, &mut pass)?;
     Ok((source, format, survey))
 }
@@ -116,6 +116,28 @@ fn csv_that_is_wrong_is_refused_at_its_place() {
     check_bad("a.csv", b"a,b\n1,2\n3,x\xff\n", Some(11), "row 2, line 3, column `b`: the text");
     check_bad_key("a.csv", "a,b\n1,2\n3,\n", Some("b"), Some(8), "row 2, line 3, column `b`: the");
     check_bad_key("a.csv", "a,b\n1,2\n", Some("id"), None, "column `id`: no such column");
+}
+
+#[test]
+fn csv_is_read_by_the_schema_of_its_collection() {
+    let fields = [("i", DataType::Int64), ("f", DataType::Float64), ("z", DataType::Utf8)];
+    let fields = fields.map(|(name, kind)| arrow_schema::Field::new(name, kind, true));
+    let expected = Schema::new(fields.to_vec());
+    let read = |content: &str| {
+        let (_dir, path) = written("a.csv", content.as_bytes());
+        let source = Source::open(&path)?;
+        let mut report = |_| Ok(());
+        let progress = Progress::new(&mut report);
+        let mut pass = FirstPass { primary_key: None, expected: Some(&expected), progress };
+        let survey = survey(&source, Format::Csv, &mut pass)?;
+        let mut reader = open(&source, Format::Csv, &survey)?;
+        Ok::<_, Error>(lines(&reader.next_batch(10)?.unwrap()))
+    };
+    let rows = read("z,i,f,x\n007,7,0.5,1\n,,,\n").unwrap();
+    let expect = [r#"{"z":"007","i":7,"f":0.5,"x":"1"}"#, r#"{"z":"","i":null,"f":null,"x":""}"#];
+    assert_eq!(rows, expect);
+    let error = read("i\n1\n7x\n").unwrap_err();
+    assert!(error.to_string().contains("row 2, column `i`: expected a value of Int64, found `7x`"));
 }
 
 #[test]

@@ -18,12 +18,12 @@ use arrow_array::types::{
     UInt16Type, UInt32Type, UInt64Type,
 };
 use arrow_array::{
-    Array, ArrowPrimitiveType, BooleanArray, Float64Array, Int64Array, LargeStringArray,
-    PrimitiveArray, StringArray, StringViewArray, StructArray, UInt64Array,
+    Array, ArrayRef, ArrowPrimitiveType, BooleanArray, Float64Array, Int64Array, LargeStringArray,
+    PrimitiveArray, StringArray, StringViewArray, UInt64Array,
 };
 use arrow_buffer::{NullBuffer, OffsetBuffer};
 use arrow_cast::display::{ArrayFormatter, FormatOptions};
-use arrow_schema::{ArrowError, DataType, Field};
+use arrow_schema::{ArrowError, DataType, Field, Fields};
 
 use crate::import::json::columns::is_json_text;
 
@@ -176,7 +176,9 @@ impl<'a> Values<'a> {
                 let map = array.as_map();
                 Self::List(map.offsets().clone(), boxed(entries, map.entries())?)
             }
-            DataType::Struct(_) => Self::Struct(members(array.as_struct())?),
+            DataType::Struct(_) => {
+                Self::Struct(keyed(array.as_struct().fields(), array.as_struct().columns())?)
+            }
             _ => {
                 let options = FormatOptions::new().with_display_error(false);
                 Self::Display(ArrayFormatter::try_new(array, &options)?)
@@ -189,22 +191,18 @@ fn boxed<'a>(field: &Field, array: &'a dyn Array) -> Result<Box<Cells<'a>>, Arro
     Cells::of(field, array).map(Box::new)
 }
 
-fn members(array: &StructArray) -> Result<Vec<(Vec<u8>, Cells<'_>)>, ArrowError> {
-    keyed(array.fields().iter().map(|field| &**field).zip(array.columns()))
-}
-
 /// Columns with their keys as they stand in an object, colon included.
-pub(crate) fn keyed<'a, 'f>(
-    columns: impl Iterator<Item = (&'f Field, &'a arrow_array::ArrayRef)>,
-) -> Result<Vec<(Vec<u8>, Cells<'a>)>, ArrowError> {
-    columns
-        .map(|(field, array)| {
-            let mut key = Vec::new();
-            put_string(field.name(), &mut key);
-            key.push(b':');
-            Ok((key, Cells::of(field, array)?))
-        })
-        .collect()
+pub(crate) type Keyed<'a> = Vec<(Vec<u8>, Cells<'a>)>;
+
+/// The columns of these fields.
+pub(crate) fn keyed<'a>(fields: &Fields, columns: &'a [ArrayRef]) -> Result<Keyed<'a>, ArrowError> {
+    let keyed = fields.iter().zip(columns).map(|(field, array)| {
+        let mut key = Vec::new();
+        put_string(field.name(), &mut key);
+        key.push(b':');
+        Ok((key, Cells::of(field, array)?))
+    });
+    keyed.collect()
 }
 
 /// Appends one row of these columns as an object.

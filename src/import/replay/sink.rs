@@ -90,8 +90,7 @@ impl Sink {
 
 fn write_lines(output: &mut Output, line: &mut Vec<u8>, batch: &RecordBatch) -> Result<()> {
     let schema = batch.schema();
-    let fields = schema.fields().iter().map(|field| &**field);
-    let columns = keyed(fields.zip(batch.columns())).map_err(untold)?;
+    let columns = keyed(schema.fields(), batch.columns()).map_err(untold)?;
     for row in 0..batch.num_rows() {
         line.clear();
         write_object(&columns, row, line).map_err(untold)?;

@@ -60,7 +60,8 @@ impl Memory {
         let source = Source::open(path).unwrap();
         let format = Format::of_name(path).unwrap();
         let mut report = |_| Ok(());
-        let mut pass = FirstPass { primary_key: None, progress: Progress::new(&mut report) };
+        let mut pass =
+            FirstPass { primary_key: None, expected: None, progress: Progress::new(&mut report) };
         let survey = read::survey(&source, format, &mut pass).unwrap();
         let mut reader = read::open(&source, format, &survey).unwrap();
         let count = u32::try_from(vchannels.len()).unwrap();
@@ -91,7 +92,7 @@ fn replayed(
     let target = dir.path().join(format!("out.{ending}"));
     let io: Arc<dyn Io> = Arc::new(FsIo::new());
     let pchannels = names(&["p"]);
-    let report = replay(memory, &pchannels, vchannels, &io, &target, &mut |_, _| {}).unwrap();
+    let report = replay_rows(memory, &pchannels, vchannels, &io, &target, &mut |_, _| {}).unwrap();
     (report, dir, target)
 }
 
@@ -105,7 +106,8 @@ fn rows_of(path: &Path) -> Vec<String> {
     let source = Source::open(path).unwrap();
     let format = Format::of_name(path).unwrap();
     let mut report = |_| Ok(());
-    let mut pass = FirstPass { primary_key: None, progress: Progress::new(&mut report) };
+    let mut pass =
+        FirstPass { primary_key: None, expected: None, progress: Progress::new(&mut report) };
     let survey = read::survey(&source, format, &mut pass).unwrap();
     let mut reader = read::open(&source, format, &survey).unwrap();
     let mut rows = Vec::new();
@@ -236,7 +238,7 @@ fn nothing_is_named_when_a_replay_fails() {
     let io: Arc<dyn Io> = Arc::new(FsIo::new());
     let target = dir.path().join("o.jsonl");
     let (p, v) = (names(&["p"]), names(&["v0"]));
-    let error = replay(&memory, &p, &v, &io, &target, &mut |_, _| {}).unwrap_err();
+    let error = replay_rows(&memory, &p, &v, &io, &target, &mut |_, _| {}).unwrap_err();
     assert_eq!((error.kind(), error.lsn()), (ErrorKind::Corrupt, Some(1)));
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }

@@ -147,7 +147,7 @@ pub(crate) fn decoded(record: &Bytes, lsn: Lsn) -> Result<Message<'_>> {
     Message::decode(record).map_err(|e| damaged(lsn, e))
 }
 
-fn damaged(lsn: Lsn, error: oncelog_format::error::DecodeError) -> Error {
+pub(crate) fn damaged(lsn: Lsn, error: oncelog_format::error::DecodeError) -> Error {
     Error::new(ErrorKind::Corrupt, "a message cannot be decoded")
         .at_lsn(lsn.get())
         .with_source(error)

@@ -1,0 +1,305 @@
+//! Drives one attempt of a job from where its records say it is to its end.
+//!
+//! The order of its steps is what makes a kill anywhere harmless:
+//!
+//! 1. every file is read once, nothing is appended;
+//! 2. the ends of the pchannels are read and pinned, then the plan is recorded: every message of the
+//!    attempt stands behind those ends;
+//! 3. each pchannel is read from there for the slices that stand already, and only then the missing
+//!    ones are appended, each as one batch a pchannel, so that it stands whole or not at all;
+//! 4. when all stand, the attempt is committed by a broadcast. A failure before that aborts it.
+//!
+//! What is wrong with a source fails the attempt. What is wrong with the store stops the driver and
+//! leaves the attempt as it is: whoever opens the store again, or asks again, goes on.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
+
+use oncelog_format::control::{Collection, JobPhase, JobState, PchannelEnd};
+use oncelog_format::message::{BroadcastId, SliceStamp};
+
+use super::jobs::Watch;
+use super::plan::Plan;
+use super::replay::unify::Unified;
+use super::request::ImportRequest;
+use super::slice;
+use super::slices::{self, ReadySlice, SliceAt};
+use super::source::Source;
+use super::verdict::{ABORT, AttemptOf, COMMIT, SLICE};
+use crate::broadcast::{Job, Jobs, SliceMessage};
+use crate::error::{Error, ErrorKind, Result};
+use crate::lsn::Lsn;
+
+/// Why an attempt goes no further.
+#[derive(Debug)]
+pub(crate) enum Halt {
+    /// Its rows cannot be imported: it will be aborted, for this reason.
+    Failed(Error),
+    /// The store did not do its part: the attempt stays as it is.
+    Stopped(Error),
+}
+
+type Step<T> = std::result::Result<T, Halt>;
+
+/// Slices that are read ahead of the one being appended.
+const READY_SLICES: usize = 2;
+
+/// Percent of a job's progress that are behind it once all files were read for the first time.
+const SURVEYED: u64 = 30;
+
+/// Percent once all slices stand.
+const APPENDED: u64 = 95;
+
+/// Drives the current attempt of a job to its end.
+pub(crate) fn drive(id: BroadcastId, jobs: &Jobs, watch: &Watch) -> Result<()> {
+    let Some(job) = jobs.get(id) else { return Ok(()) };
+    if job.over.is_some() {
+        return Ok(());
+    }
+    if job.end.is_some() {
+        // Its ending was accepted, and is completed by the broadcaster, whatever we do.
+        watch.set(JobPhase::Committing, APPENDED, job.state.as_ref().map_or(0, |s| s.rows));
+        return jobs.wait(id, None).map(drop);
+    }
+    let driver = Driver { id, attempt: job.attempt, jobs, watch };
+    match driver.work(&job) {
+        Ok(rows) => {
+            driver.record(JobPhase::Committing, APPENDED, rows, "")?;
+            driver.end(true)
+        }
+        Err(Halt::Failed(error)) => {
+            driver.record(JobPhase::Failed, 100, 0, &told(&error))?;
+            driver.end(false)
+        }
+        Err(Halt::Stopped(error)) => Err(error),
+    }
+}
+
+/// An error with its place and causes, in one line.
+pub(crate) fn told(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    // A reason is one line of a record of limited length.
+    const BYTES_MAX: usize = 1000;
+    if text.len() > BYTES_MAX {
+        text.truncate(text.floor_char_boundary(BYTES_MAX));
+    }
+    text
+}
+
+struct Driver<'a> {
+    id: BroadcastId,
+    attempt: u32,
+    jobs: &'a Jobs,
+    watch: &'a Watch,
+}
+
+impl Driver<'_> {
+    /// All but the ending; the number of rows that stand.
+    fn work(&self, job: &Job) -> Step<u64> {
+        let (request, collection) =
+            ImportRequest::decode(&job.accepted.payload).map_err(Halt::Failed)?;
+        let gone = || Error::new(ErrorKind::InvalidInput, "the collection is no longer there");
+        let collection = self.jobs.collection(collection).ok_or_else(gone).map_err(Halt::Failed)?;
+        let (plan, from) = match &job.plan {
+            Some(record) => (Plan::of(record).map_err(Halt::Failed)?, record.from.clone()),
+            None => self.plan(&request, &collection)?,
+        };
+        let progress = job.state.as_ref().map_or(0, |state| state.rows);
+        self.watch.set(JobPhase::Importing, SURVEYED, progress);
+        self.watch.expect(plan.rows);
+        let lanes = self.lanes(&collection, &from)?;
+        self.append_all(&plan, &collection, &lanes)?;
+        Ok(plan.rows)
+    }
+
+    /// Reads every file once, and records what will be done.
+    fn plan(
+        &self,
+        request: &ImportRequest,
+        collection: &Collection,
+    ) -> Step<(Plan, Vec<PchannelEnd>)> {
+        self.record(JobPhase::PreImporting, 0, 0, "").map_err(Halt::Stopped)?;
+        let total: u64 = request.files.iter().map(|path| size_of(path)).sum();
+        let mut read = 0_u64;
+        let mut report = |bytes: u64| {
+            read = read.saturating_add(bytes);
+            let percent = (read.saturating_mul(SURVEYED) / total.max(1)).min(SURVEYED);
+            self.watch.set(JobPhase::PreImporting, percent, 0);
+            self.watch.go_on()
+        };
+        let expected = match collection.schema.as_slice() {
+            [] => None,
+            schema => Some(slice::schema(schema).map_err(Halt::Failed)?),
+        };
+        let key = collection.primary_key.as_deref();
+        let surveyed = Plan::survey(request, key, expected.as_deref(), &mut report);
+        let plan = surveyed.map_err(|e| self.halt(e))?;
+        if expected.is_none() {
+            self.state_schema(&plan, collection)?;
+        }
+        let from = self.jobs.pin_ends(self.id).map_err(Halt::Stopped)?;
+        let vchannels = collection.vchannels.clone();
+        let record = plan.record(self.id, self.attempt, vchannels, from.clone());
+        let record = record.map_err(Halt::Failed)?;
+        self.jobs.plan(record).map_err(Halt::Stopped)?;
+        self.record(JobPhase::Importing, SURVEYED, 0, "").map_err(Halt::Stopped)?;
+        Ok((plan, from))
+    }
+
+    /// The first import of a collection states its schema.
+    fn state_schema(&self, plan: &Plan, collection: &Collection) -> Step<()> {
+        let mut unified = Unified::default();
+        plan.files.iter().for_each(|file| unified.add(&file.survey.schema));
+        let schema = slice::encode_schema(&unified.schema()).map_err(Halt::Failed)?;
+        let collection = Collection { schema, ..collection.clone() };
+        self.jobs.update_collection(collection).map_err(Halt::Stopped)
+    }
+
+    /// The pchannels of the collection, each with the slices that stand on it.
+    fn lanes(&self, collection: &Collection, from: &[PchannelEnd]) -> Step<Vec<Lane>> {
+        let mut lanes: BTreeMap<String, Lane> = BTreeMap::new();
+        for (at, vchannel) in collection.vchannels.iter().enumerate() {
+            let unknown =
+                || Error::new(ErrorKind::Corrupt, format!("no channel carries {vchannel}"));
+            let name =
+                self.jobs.pchannel_of(vchannel).ok_or_else(unknown).map_err(Halt::Stopped)?;
+            let lane =
+                Lane { pchannel: name.clone(), vchannels: Vec::new(), have: BTreeSet::new() };
+            lanes.entry(name).or_insert(lane).vchannels.push((at, vchannel.clone()));
+        }
+        let mut lanes: Vec<Lane> = lanes.into_values().collect();
+        for lane in &mut lanes {
+            let start = from.iter().find(|end| end.pchannel == lane.pchannel);
+            let start = start.and_then(|end| Lsn::new(end.next_lsn)).unwrap_or(Lsn::FIRST);
+            lane.have = self.standing(&lane.pchannel, start).map_err(Halt::Stopped)?;
+        }
+        Ok(lanes)
+    }
+
+    /// The slices of this attempt on a pchannel.
+    fn standing(&self, pchannel: &str, from: Lsn) -> Result<BTreeSet<SliceAt>> {
+        let unknown = || Error::new(ErrorKind::Corrupt, format!("no channel {pchannel}"));
+        let channel = self.jobs.channel(pchannel).ok_or_else(unknown)?;
+        // After an append that failed, what stands is known once the channel was opened again.
+        channel.reopen()?;
+        let mut messages = channel.read(from)?;
+        let mut have = BTreeSet::new();
+        while let Some(stored) = messages.next()? {
+            let stamp = stored.message()?.property::<SliceStamp>();
+            let Some(stamp) = stamp.map_err(|e| stored.damage(e))? else { continue };
+            if stamp.job == self.id && stamp.attempt == self.attempt {
+                have.insert(SliceAt { file: stamp.file, first_row: stamp.first_row });
+            }
+        }
+        Ok(have)
+    }
+
+    /// Appends the slices that do not stand yet, while the next ones are read.
+    fn append_all(&self, plan: &Plan, collection: &Collection, lanes: &[Lane]) -> Step<()> {
+        let (ready, slices) = mpsc::sync_channel(READY_SLICES);
+        thread::scope(|scope| {
+            let produce = move || {
+                let stands = |at: SliceAt| lanes.iter().all(|lane| lane.have.contains(&at));
+                let mut take = |slice| ready.send(Ok(slice)).is_ok();
+                if let Err(error) = slices::produce(plan, collection, &stands, &mut take) {
+                    // Without a receiver nobody wants to know.
+                    drop(ready.send(Err(error)));
+                }
+            };
+            let reader = thread::Builder::new().name(format!("import-{}-read", self.id));
+            let started = reader.spawn_scoped(scope, produce);
+            started.map_err(|e| {
+                let what = "a thread for an import cannot be started";
+                Halt::Stopped(Error::new(ErrorKind::Io, what).with_source(e))
+            })?;
+            for slice in slices {
+                let slice = slice.map_err(Halt::Failed)?;
+                self.watch.go_on().map_err(|e| self.halt(e))?;
+                self.append(&slice, lanes)?;
+                self.show(slice.rows_behind, plan.rows);
+            }
+            Ok(())
+        })
+    }
+
+    /// Appends what is missing of one slice.
+    fn append(&self, slice: &ReadySlice, lanes: &[Lane]) -> Step<()> {
+        for lane in lanes.iter().filter(|lane| !lane.have.contains(&slice.at)) {
+            let messages = lane.vchannels.iter().filter_map(|(index, vchannel)| {
+                let part = slice.parts.get(*index)?;
+                let stamp = SliceStamp {
+                    job: self.id,
+                    attempt: self.attempt,
+                    file: slice.at.file,
+                    first_row: slice.at.first_row,
+                    rows: part.rows,
+                };
+                let payload = part.payload.clone();
+                Some(SliceMessage { vchannel: vchannel.clone(), stamp, payload })
+            });
+            let messages: Vec<SliceMessage> = messages.collect();
+            let appended = self.jobs.append(&lane.pchannel, SLICE, &messages);
+            appended.map_err(|e| match e.kind() {
+                // Refused before a byte was written, and would be again.
+                ErrorKind::Limit => Halt::Failed(e),
+                _ => Halt::Stopped(e),
+            })?;
+        }
+        Ok(())
+    }
+
+    fn show(&self, rows: u64, total: u64) {
+        let part = u128::from(rows) * u128::from(APPENDED - SURVEYED) / u128::from(total.max(1));
+        let part = u64::try_from(part).unwrap_or_default().min(APPENDED - SURVEYED);
+        self.watch.set(JobPhase::Importing, SURVEYED + part, rows);
+    }
+
+    /// A step that was told to end by its watch is not the source's fault.
+    fn halt(&self, error: Error) -> Halt {
+        if self.watch.is_stopping() { Halt::Stopped(error) } else { Halt::Failed(error) }
+    }
+
+    fn record(&self, phase: JobPhase, progress: u64, rows: u64, reason: &str) -> Result<()> {
+        let progress = percent(progress);
+        self.watch.set(phase, u64::from(progress), rows);
+        self.jobs.record(JobState {
+            job: self.id,
+            attempt: self.attempt,
+            phase,
+            progress,
+            rows,
+            reason: reason.to_owned(),
+            detail: Vec::new(),
+        })
+    }
+
+    fn end(&self, commit: bool) -> Result<()> {
+        let attempt = AttemptOf { job: self.id, attempt: self.attempt };
+        let kind = if commit { COMMIT } else { ABORT };
+        self.jobs.end(self.id, self.attempt, (kind, commit), attempt.encode()).map(drop)
+    }
+}
+
+/// A pchannel with its vchannels and the slices that stand on it.
+struct Lane {
+    pchannel: String,
+    /// Index in the collection, and name.
+    vchannels: Vec<(usize, String)>,
+    have: BTreeSet<SliceAt>,
+}
+
+fn percent(value: u64) -> u8 {
+    u8::try_from(value.min(100)).unwrap_or(100)
+}
+
+fn size_of(path: &Path) -> u64 {
+    Source::open(path).map_or(0, |source| source.identity.bytes)
+}

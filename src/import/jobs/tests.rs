@@ -1,0 +1,227 @@
+use std::path::{Path, PathBuf};
+
+use super::*;
+use crate::broadcast::{Options, StoreView};
+use crate::import::replay::{ReplaySelection, replay};
+use crate::io::Io;
+use crate::io::fs::FsIo;
+use crate::log::CreateMode;
+use crate::store::{Store, StoreOptions};
+
+/// A store in a directory of its own, with its imports.
+struct Fixture {
+    dir: tempfile::TempDir,
+    io: Arc<dyn Io>,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        Self { dir: tempfile::tempdir().unwrap(), io: Arc::new(FsIo::new()) }
+    }
+
+    fn store(&self) -> PathBuf {
+        self.dir.path().join("store")
+    }
+
+    fn file(&self, name: &str, content: &str) -> PathBuf {
+        let path = self.dir.path().join(name);
+        std::fs::write(&path, content).unwrap();
+        path
+    }
+
+    fn open(&self) -> (Imports, Broadcaster) {
+        let imports = Imports::new();
+        let options = StoreOptions::new().create(CreateMode::IfMissing);
+        let store = Store::open(self.store(), &options).unwrap();
+        let options = imports.types().into_iter().fold(Options::new(), Options::register);
+        (imports, Broadcaster::open(store, options).unwrap())
+    }
+
+    /// One call in a process of its own.
+    fn import(&self, request: ImportRequest, key: Option<&str>) -> Result<ImportReport> {
+        self.call(request, &ImportCall::of("default").key(key.map(str::to_owned)))
+    }
+
+    fn call(&self, request: ImportRequest, call: &ImportCall) -> Result<ImportReport> {
+        let (imports, broadcaster) = self.open();
+        let report = imports.run(&broadcaster, request, call, &mut |_| {});
+        broadcaster.close().unwrap();
+        report
+    }
+
+    fn rows(&self, collection: &str) -> Vec<String> {
+        let target = self.dir.path().join("rows.jsonl");
+        let view = StoreView::open(self.store(), Arc::clone(&self.io)).unwrap();
+        let selection = ReplaySelection::new(Some(collection.to_owned()), None);
+        replay(&view, &selection, &self.io, &target, &mut |_, _| {}).unwrap();
+        std::fs::read_to_string(target).unwrap().lines().map(str::to_owned).collect()
+    }
+}
+
+fn request(collection: &str, files: &[&Path]) -> ImportRequest {
+    ImportRequest::new(collection, files.iter().map(|path| path.to_path_buf()).collect())
+}
+
+fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data").join(name)
+}
+
+#[test]
+fn an_import_runs_once_and_answers_its_retry_with_the_original() {
+    let fixture = Fixture::new();
+    let asked = || request("airports", &[&data("airports.parquet")]);
+    let first = fixture.import(asked(), Some("k")).unwrap();
+    assert_eq!((first.phase, first.rows, first.progress), (JobPhase::Completed, 3376, 100));
+    assert!(!first.duplicated && first.expires_at_ms.is_some() && first.reason.is_empty());
+    let rows = fixture.rows("airports");
+    assert_eq!(rows.len(), 3376);
+
+    let again = fixture.import(asked(), Some("k")).unwrap();
+    assert_eq!(again, ImportReport { duplicated: true, ..first });
+    assert_eq!(fixture.rows("airports"), rows);
+
+    let other = fixture.import(request("airports", &[&data("airports.csv")]), Some("k"));
+    let error = other.unwrap_err();
+    assert_eq!((error.kind(), error.fields()), (ErrorKind::Conflict, &["files".to_owned()][..]));
+    assert_eq!(fixture.rows("airports"), rows);
+}
+
+#[test]
+fn without_a_key_every_call_is_an_import() {
+    let fixture = Fixture::new();
+    let path = fixture.file("a.csv", "n\n1\n");
+    for _ in 0..2 {
+        let report = fixture.import(request("c", &[&path]), None).unwrap();
+        assert_eq!((report.rows, report.duplicated, report.expires_at_ms), (1, false, None));
+    }
+    assert_eq!(fixture.rows("c"), [r#"{"n":"1"}"#, r#"{"n":"1"}"#]);
+}
+
+#[test]
+fn rows_are_spread_over_the_vchannels_and_come_back_in_order() {
+    let fixture = Fixture::new();
+    let path = fixture.file("a.csv", &(0..100).fold("n\n".to_owned(), |s, n| format!("{s}{n}\n")));
+    for key in [None, Some("n".to_owned())] {
+        let name = if key.is_some() { "keyed" } else { "plain" };
+        let asked = request(name, &[&path, &path]).vchannels(Some(12)).primary_key(key);
+        assert_eq!(fixture.import(asked, Some("k")).unwrap().rows, 200);
+        let expect: Vec<String> = (0..200).map(|n| format!("{{\"n\":\"{}\"}}", n % 100)).collect();
+        assert_eq!(fixture.rows(name), expect);
+    }
+}
+
+#[test]
+fn bad_rows_fail_the_job_and_leave_no_row() {
+    let fixture = Fixture::new();
+    let good = fixture.file("good.csv", "a,b\n1,2\n");
+    let bad = fixture.file("bad.csv", "a,b\n1,2\n3\n");
+    let report = fixture.import(request("c", &[&good, &bad]), Some("k")).unwrap();
+    assert_eq!((report.phase, report.rows), (JobPhase::Failed, 0));
+    assert!(report.reason.contains("row 2, line 3: expected 2 fields, found 1"), "{report:?}");
+    assert!(report.reason.contains("bad.csv"), "{report:?}");
+    assert!(fixture.rows("c").is_empty());
+
+    // A failed original stays failed under its key, unless it is asked for.
+    std::fs::write(&bad, "a,b\n1,2\n3,4\n").unwrap();
+    let again = fixture.import(request("c", &[&good, &bad]), Some("k")).unwrap();
+    assert_eq!((again.phase, again.duplicated), (JobPhase::Failed, true));
+    let call = ImportCall::of("default").key(Some("k".to_owned())).retry_failed(true);
+    let retried = fixture.call(request("c", &[&good, &bad]), &call).unwrap();
+    assert_eq!((retried.phase, retried.rows, retried.job), (JobPhase::Completed, 3, report.job));
+    assert_eq!(retried.expires_at_ms, report.expires_at_ms);
+    assert_eq!(fixture.rows("c").len(), 3);
+}
+
+#[test]
+fn what_the_request_alone_shows_consumes_no_key_and_makes_no_collection() {
+    let fixture = Fixture::new();
+    let empty = fixture.file("empty.csv", "");
+    let other = fixture.file("a.txt", "a\n");
+    let missing = fixture.dir.path().join("none.csv");
+    for path in [&empty, &other, &missing, &fixture.dir.path().to_owned()] {
+        let error = fixture.import(request("c", &[path]), Some("k")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+        assert_eq!(error.path(), Some(path.as_path()), "{error}");
+    }
+    for key in ["", "caf\u{e9}", &"x".repeat(257)] {
+        let error = fixture.import(request("c", &[&empty]), Some(key)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{error}");
+    }
+    let view = StoreView::open(fixture.store(), Arc::clone(&fixture.io)).unwrap();
+    assert_eq!(view.state().collections().count(), 0);
+    let good = fixture.file("good.csv", "a\n1\n");
+    assert!(!fixture.import(request("c", &[&good]), Some("k")).unwrap().duplicated);
+}
+
+#[test]
+fn a_known_key_answers_also_when_its_files_are_gone() {
+    let fixture = Fixture::new();
+    let root = fixture.dir.path().join("d");
+    std::fs::create_dir(&root).unwrap();
+    let path = fixture.file("d/a.csv", "a\n1\n");
+    let first = fixture.import(request("c", &[&path]), Some("k")).unwrap();
+    std::fs::remove_dir_all(&root).unwrap();
+    let again = fixture.import(request("c", &[&path]), Some("k")).unwrap();
+    assert_eq!((again.job, again.duplicated, again.source_changed), (first.job, true, true));
+}
+
+#[test]
+fn the_options_of_a_collection_are_those_it_was_made_with() {
+    let fixture = Fixture::new();
+    let path = fixture.file("a.csv", "a,b\n1,2\n");
+    let keyed = request("c", &[&path]).primary_key(Some("a".to_owned()));
+    fixture.import(keyed.clone(), None).unwrap();
+    fixture.import(keyed, None).unwrap();
+    let other = request("c", &[&path]).primary_key(Some("b".to_owned()));
+    let error = fixture.import(other, None).unwrap_err();
+    assert!(error.to_string().contains("the primary key of `c` is a"), "{error}");
+    let error = fixture.import(request("c", &[&path]).vchannels(Some(2)), None).unwrap_err();
+    assert!(error.to_string().contains("has 1 vchannels"), "{error}");
+    assert_eq!(fixture.rows("c").len(), 2);
+}
+
+#[test]
+fn csv_takes_the_types_that_the_collection_has() {
+    let fixture = Fixture::new();
+    let typed = fixture.file("a.jsonl", "{\"n\":1,\"t\":\"x\"}\n");
+    let text = fixture.file("b.csv", "n,t\n2,3\n");
+    fixture.import(request("c", &[&typed]), None).unwrap();
+    fixture.import(request("c", &[&text]), None).unwrap();
+    assert_eq!(fixture.rows("c"), [r#"{"n":1,"t":"x"}"#, r#"{"n":2,"t":"3"}"#]);
+}
+
+#[test]
+fn a_cancelled_job_is_aborted() {
+    let fixture = Fixture::new();
+    let path =
+        fixture.file("a.csv", &(0..50_000).fold("n\n".to_owned(), |s, n| s + &format!("{n}\n")));
+    let (imports, broadcaster) = fixture.open();
+    let answer =
+        imports.submit(&broadcaster, request("c", &[&path]), &ImportCall::of("p")).unwrap();
+    let job = imports.cancel(&broadcaster, answer.id, None).unwrap();
+    // The commit may have been first: then the cancel says so.
+    let rows = if job.phase() == JobPhase::Completed { 50_000 } else { 0 };
+    broadcaster.close().unwrap();
+    assert_eq!(fixture.rows("c").len(), rows);
+    assert!(rows > 0 || job.reason().contains("cancelled"), "{}", job.reason());
+}
+
+#[test]
+fn a_wait_that_is_over_leaves_the_job_running() {
+    let fixture = Fixture::new();
+    let path =
+        fixture.file("a.csv", &(0..50_000).fold("n\n".to_owned(), |s, n| s + &format!("{n}\n")));
+    let call = ImportCall::of("p").key(Some("k".to_owned())).wait(Some(Duration::from_millis(1)));
+    match fixture.call(request("c", &[&path]), &call) {
+        Ok(report) => assert_eq!(report.rows, 50_000),
+        Err(error) => {
+            let told = [ErrorKind::InFlight, ErrorKind::LockTimeout, ErrorKind::OutcomeUnknown];
+            assert!(told.contains(&error.kind()), "{error}");
+        }
+    }
+    let report = fixture.import(request("c", &[&path]), None).unwrap();
+    assert_eq!(report.rows, 50_000);
+    let whole = ImportCall::of("p").key(Some("k".to_owned()));
+    assert_eq!(fixture.call(request("c", &[&path]), &whole).unwrap().rows, 50_000);
+    assert_eq!(fixture.rows("c").len(), 100_000);
+}

@@ -1,0 +1,230 @@
+//! The plan of an attempt: fixed, and durable, before its first row.
+//!
+//! It says which files in which order, what they were when they were read first, how they are cut
+//! into slices, and where the slices can stand. A driver that starts again does what the plan says
+//! and nothing else; what it cannot do any more fails the attempt.
+
+use std::path::{Path, PathBuf};
+
+use arrow_schema::Schema;
+use oncelog_format::control::{JobPlan, PchannelEnd, PlanFile};
+use oncelog_format::message::BroadcastId;
+
+use super::format::Format;
+use super::partition;
+use super::read::{self, FirstPass, Progress, Survey};
+use super::request::ImportRequest;
+use super::sizer::SLICE_ROWS;
+use super::slice;
+use super::source::{Sha256Sum, Source};
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::source::Identity;
+
+/// A source of a plan.
+#[derive(Clone, Debug)]
+pub(crate) struct PlannedFile {
+    pub(crate) path: PathBuf,
+    pub(crate) format: Format,
+    pub(crate) identity: Identity,
+    /// What the first pass learned.
+    pub(crate) survey: Survey,
+    /// Rows of the files before it.
+    pub(crate) rows_before: u64,
+}
+
+/// A plan as the driver uses it.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) files: Vec<PlannedFile>,
+    pub(crate) slice_rows: u32,
+    /// Rows of all files.
+    pub(crate) rows: u64,
+}
+
+impl Plan {
+    /// Reads every file for the first time; text in columns of `expected` must spell values of their
+    /// types. `report` is told how many bytes were read.
+    pub(crate) fn survey(
+        request: &ImportRequest,
+        primary_key: Option<&str>,
+        expected: Option<&Schema>,
+        report: &mut dyn FnMut(u64) -> Result<()>,
+    ) -> Result<Self> {
+        let mut plan = Self { files: Vec::new(), slice_rows: SLICE_ROWS, rows: 0 };
+        for path in &request.files {
+            let format = Format::of_name(path)?;
+            let source = Source::open(path)?;
+            let mut pass = FirstPass { primary_key, expected, progress: Progress::new(report) };
+            let survey = read::survey(&source, format, &mut pass)?;
+            plan.push(PlannedFile {
+                path: path.clone(),
+                format,
+                identity: source.identity,
+                survey,
+                rows_before: 0,
+            });
+        }
+        Ok(plan)
+    }
+
+    fn push(&mut self, file: PlannedFile) {
+        self.slice_rows = self.slice_rows.min(file.survey.slice_rows);
+        let rows_before = self.rows;
+        self.rows = self.rows.saturating_add(file.survey.rows);
+        self.files.push(PlannedFile { rows_before, ..file });
+    }
+
+    /// The record of the plan.
+    pub(crate) fn record(
+        &self,
+        job: BroadcastId,
+        attempt: u32,
+        vchannels: Vec<String>,
+        from: Vec<PchannelEnd>,
+    ) -> Result<JobPlan> {
+        let files = self.files.iter().map(|file| PlanFile {
+            path: file.path.to_string_lossy().into_owned(),
+            bytes: file.identity.bytes,
+            modified_ns: file.identity.mtime_ns.cast_unsigned(),
+            inode: file.identity.inode,
+            sha256: file.survey.sha256.0,
+            rows: file.survey.rows,
+        });
+        Ok(JobPlan {
+            job,
+            attempt,
+            files: files.collect(),
+            slice_rows: self.slice_rows,
+            partition_function: partition::FUNCTION,
+            partition_version: partition::VERSION,
+            vchannels,
+            from,
+            detail: self.encode_schemas()?,
+        })
+    }
+
+    /// The plan behind a record.
+    pub(crate) fn of(record: &JobPlan) -> Result<Self> {
+        let (function, version) = (record.partition_function, record.partition_version);
+        if (function, version) != (partition::FUNCTION, partition::VERSION) {
+            let what = format!("partition function {function}.{version} of a plan");
+            return Err(Error::new(ErrorKind::Unsupported, what));
+        }
+        let mut plan = Self { files: Vec::new(), slice_rows: record.slice_rows.max(1), rows: 0 };
+        let mut schemas = Schemas { bytes: &record.detail };
+        for file in &record.files {
+            let path = PathBuf::from(&file.path);
+            let survey = Survey {
+                schema: slice::schema(schemas.next()?)?,
+                rows: file.rows,
+                sha256: Sha256Sum(file.sha256),
+                slice_rows: plan.slice_rows,
+            };
+            let format = Format::of_name(&path)?;
+            plan.push(PlannedFile {
+                path,
+                format,
+                identity: identity(file),
+                survey,
+                rows_before: 0,
+            });
+        }
+        Ok(plan)
+    }
+
+    /// Schemas of the files in order, each an Arrow IPC stream without batches behind its length.
+    fn encode_schemas(&self) -> Result<Vec<u8>> {
+        let mut out = Vec::new();
+        for file in &self.files {
+            let schema = slice::encode_schema(&file.survey.schema)?;
+            let len = u32::try_from(schema.len());
+            let len = len.map_err(|e| Error::new(ErrorKind::Limit, "a schema").with_source(e))?;
+            out.extend_from_slice(&len.to_le_bytes());
+            out.extend_from_slice(&schema);
+        }
+        Ok(out)
+    }
+}
+
+struct Schemas<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> Schemas<'a> {
+    fn next(&mut self) -> Result<&'a [u8]> {
+        let otherwise = || Error::new(ErrorKind::Corrupt, "a plan lacks the schema of a file");
+        let (len, rest) = self.bytes.split_first_chunk().ok_or_else(otherwise)?;
+        let len = usize::try_from(u32::from_le_bytes(*len)).unwrap_or(usize::MAX);
+        let (schema, rest) = rest.split_at_checked(len).ok_or_else(otherwise)?;
+        self.bytes = rest;
+        Ok(schema)
+    }
+}
+
+fn identity(file: &PlanFile) -> Identity {
+    let mtime_ns = file.modified_ns.cast_signed();
+    Identity { bytes: file.bytes, mtime_ns, inode: file.inode }
+}
+
+/// Whether a file is by now unlike its plan: another content, or none. Its bytes are read only
+/// where size and times do not tell.
+pub(crate) fn is_changed(file: &PlanFile) -> bool {
+    let planned = identity(file);
+    let Ok(source) = Source::open(Path::new(&file.path)) else { return true };
+    if source.identity == planned {
+        return false;
+    }
+    source.identity.bytes != planned.bytes
+        || source.sha256().is_none_or(|found| found.0 != file.sha256)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_comes_back_from_its_record() {
+        let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/data");
+        let names = ["airports.parquet", "cars.json", "seattle-weather.jsonl", "airports.csv"];
+        let files = names.iter().map(|name| data.join(name)).collect();
+        let request = ImportRequest::new("c", files);
+        let mut bytes = 0;
+        let plan = Plan::survey(&request, None, None, &mut |read| {
+            bytes += read;
+            Ok(())
+        });
+        let plan = plan.unwrap();
+        assert_eq!((plan.slice_rows, plan.rows), (SLICE_ROWS, 3376 * 2 + 406 + 1461));
+        let record = plan.record(BroadcastId(3), 1, vec!["v".to_owned()], Vec::new()).unwrap();
+        let back = Plan::of(&record).unwrap();
+        assert_eq!((back.rows, back.slice_rows), (plan.rows, plan.slice_rows));
+        for (a, b) in plan.files.iter().zip(&back.files) {
+            assert_eq!((&a.path, a.format, a.identity), (&b.path, b.format, b.identity));
+            assert_eq!((&a.survey.schema, a.rows_before), (&b.survey.schema, b.rows_before));
+            assert_eq!((a.survey.sha256, a.survey.rows), (b.survey.sha256, b.survey.rows));
+        }
+        assert!(!record.files.iter().any(is_changed));
+        let cut = JobPlan { detail: Vec::new(), ..record };
+        assert_eq!(Plan::of(&cut).unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+
+    #[test]
+    fn a_file_is_changed_when_its_bytes_are() {
+        let root = tempfile::tempdir().unwrap();
+        let dir = root.path().join("d");
+        let path = dir.join("a.csv");
+        std::fs::create_dir(&dir).unwrap();
+        std::fs::write(&path, "a\n1\n").unwrap();
+        let request = ImportRequest::new("c", vec![path.clone()]);
+        let plan = Plan::survey(&request, None, None, &mut |_| Ok(())).unwrap();
+        let record = plan.record(BroadcastId(1), 1, Vec::new(), Vec::new()).unwrap();
+        let file = record.files.first().unwrap();
+        std::fs::remove_dir_all(&dir).unwrap();
+        assert!(is_changed(file));
+        std::fs::create_dir(&dir).unwrap();
+        std::fs::write(&path, "a\n1\n").unwrap();
+        assert!(!is_changed(file));
+        std::fs::write(&path, "a\n2\n").unwrap();
+        assert!(is_changed(file));
+    }
+}

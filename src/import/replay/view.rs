@@ -1,0 +1,51 @@
+//! The channels of a store as a process sees them that takes no lock.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use super::visible::{Channels, Messages};
+use crate::broadcast::StoreView;
+use crate::error::{Error, ErrorKind, Result};
+use crate::log::{LogView, Reader};
+use crate::lsn::Lsn;
+
+/// A look at every pchannel, all of them taken before the first is read.
+#[derive(Debug)]
+pub(crate) struct ViewChannels {
+    names: Vec<String>,
+    views: BTreeMap<String, LogView>,
+}
+
+impl ViewChannels {
+    /// Looks at the pchannels of a store.
+    pub(crate) fn open(view: &StoreView) -> Result<Self> {
+        let names: Vec<String> = view.pchannels()?;
+        let views = names.iter().map(|name| Ok((name.clone(), view.channel(name)?)));
+        let views = views.collect::<Result<_>>()?;
+        Ok(Self { names, views })
+    }
+
+    /// The pchannels in order.
+    pub(crate) fn names(&self) -> &[String] {
+        &self.names
+    }
+}
+
+impl Channels for ViewChannels {
+    fn read<'a>(&'a self, pchannel: &str, from: Option<Lsn>) -> Result<Box<dyn Messages + 'a>> {
+        let unknown = || Error::new(ErrorKind::InvalidInput, format!("no pchannel {pchannel}"));
+        let view = self.views.get(pchannel).ok_or_else(unknown)?;
+        Ok(Box::new(ViewMessages { reader: view.reader(from)? }))
+    }
+}
+
+struct ViewMessages {
+    reader: Reader,
+}
+
+impl Messages for ViewMessages {
+    fn next(&mut self) -> Result<Option<(Lsn, Bytes)>> {
+        Ok(self.reader.next()?.map(|record| (record.lsn, record.payload)))
+    }
+}
