@@ -110,7 +110,7 @@ fn again(machine: Machine, hands: &Arc<Hands>) -> Desk {
 }
 
 #[test]
-fn a_submit_killed_at_any_point_has_one_effect_for_each_key() {
+pub(crate) fn a_submit_killed_at_any_point_has_one_effect_for_each_key() {
     let hands = Arc::new(Hands::default());
     let mut cases = 0;
     for nth in 1.. {
@@ -128,7 +128,7 @@ fn a_submit_killed_at_any_point_has_one_effect_for_each_key() {
 }
 
 #[test]
-fn a_retry_killed_in_recovery_has_one_effect_too() {
+pub(crate) fn a_retry_killed_in_recovery_has_one_effect_too() {
     let hands = Arc::new(Hands::default());
     // Behind the making of the store: from the first record of the broadcast on.
     let made = again(Machine::new(), &hands);
@@ -154,7 +154,7 @@ fn a_retry_killed_in_recovery_has_one_effect_too() {
 }
 
 #[test]
-fn a_write_that_fails_once_is_never_taken_for_a_refusal() {
+pub(crate) fn a_write_that_fails_once_is_never_taken_for_a_refusal() {
     let hands = Arc::new(Hands::default());
     let made = again(Machine::new(), &hands);
     made.broadcaster.close().unwrap();

@@ -53,8 +53,11 @@ fn desk_with(change: impl FnOnce(Options) -> Options) -> Desk {
 fn load(key: &str) -> Request {
     let scope = Scope { message_type: "Load".into(), ..scope(key) };
     let vchannels = vec!["a".into(), "b".into()];
-    Request::new("Load", Some(scope), vchannels, b"rows".to_vec())
-        .resources(vec![resource("collection", "1", true)])
+    Request::new("Load", Some(scope), vchannels, b"rows".to_vec()).resources(vec![resource(
+        "collection",
+        "1",
+        true,
+    )])
 }
 
 fn exclusive(key: &str) -> Request {

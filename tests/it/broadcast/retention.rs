@@ -27,7 +27,7 @@ fn request_of(principal: &str, key: &str) -> Request {
 }
 
 #[test]
-fn a_key_replays_until_its_instant_and_is_new_work_from_then_on() {
+pub(crate) fn a_key_replays_until_its_instant_and_is_new_work_from_then_on() {
     let desk = Desk::open();
     let original = desk.submit("k", "p").unwrap();
     let expires_at_ms = original.expires_at_ms.unwrap();
@@ -47,7 +47,7 @@ fn a_key_replays_until_its_instant_and_is_new_work_from_then_on() {
 }
 
 #[test]
-fn a_jump_of_the_wall_clock_expires_nothing_until_an_operator_says_so() {
+pub(crate) fn a_jump_of_the_wall_clock_expires_nothing_until_an_operator_says_so() {
     let desk = Desk::open();
     let original = desk.submit("k", "p").unwrap();
     desk.hands.wall_ms.fetch_add(30 * DAY_MS, Ordering::SeqCst);
@@ -64,7 +64,7 @@ fn a_jump_of_the_wall_clock_expires_nothing_until_an_operator_says_so() {
 }
 
 #[test]
-fn a_full_window_refuses_new_keys_and_answers_known_ones() {
+pub(crate) fn a_full_window_refuses_new_keys_and_answers_known_ones() {
     let desk = desk(|policy| policy.window_count_max = 2);
     let first = desk.submit("1", "p").unwrap();
     desk.hands.pass(HOUR_MS);
@@ -86,7 +86,7 @@ fn a_full_window_refuses_new_keys_and_answers_known_ones() {
 }
 
 #[test]
-fn eviction_takes_the_oldest_key_without_a_promise_and_never_a_firm_one() {
+pub(crate) fn eviction_takes_the_oldest_key_without_a_promise_and_never_a_firm_one() {
     let desk = desk(|policy| policy.window_count_max = 2);
     let firm = desk.submit("firm", "p").unwrap();
     assert!(firm.expires_at_ms.is_some());
@@ -113,7 +113,7 @@ fn eviction_takes_the_oldest_key_without_a_promise_and_never_a_firm_one() {
 }
 
 #[test]
-fn one_principal_has_the_window_alone_and_a_share_beside_others() {
+pub(crate) fn one_principal_has_the_window_alone_and_a_share_beside_others() {
     let desk = desk(|policy| {
         policy.window_count_max = 8;
         policy.principal_share_max = 25;
@@ -130,7 +130,7 @@ fn one_principal_has_the_window_alone_and_a_share_beside_others() {
 }
 
 #[test]
-fn a_policy_that_breaks_a_rule_leaves_the_old_one_in_force() {
+pub(crate) fn a_policy_that_breaks_a_rule_leaves_the_old_one_in_force() {
     let desk = Desk::open();
     let old = desk.broadcaster.policy();
     desk.submit("1", "p").unwrap();
@@ -149,7 +149,7 @@ fn a_policy_that_breaks_a_rule_leaves_the_old_one_in_force() {
 }
 
 #[test]
-fn a_shorter_lifetime_moves_no_expiry_that_was_promised() {
+pub(crate) fn a_shorter_lifetime_moves_no_expiry_that_was_promised() {
     let desk = Desk::open();
     let original = desk.submit("k", "p").unwrap();
     let mut policy = desk.broadcaster.policy();
@@ -164,7 +164,7 @@ fn a_shorter_lifetime_moves_no_expiry_that_was_promised() {
 }
 
 #[test]
-fn keys_say_what_the_records_prove() {
+pub(crate) fn keys_say_what_the_records_prove() {
     let desk = Desk::open();
     let check = |key: &str, ahead_ms: u64, expected: &[KeyState]| {
         let view = desk.view();
@@ -189,7 +189,7 @@ fn keys_say_what_the_records_prove() {
 }
 
 #[test]
-fn the_sweeper_forgets_keys_whose_window_is_over() {
+pub(crate) fn the_sweeper_forgets_keys_whose_window_is_over() {
     let desk = Desk::open();
     for key in 0..50 {
         desk.submit(&key.to_string(), "p").unwrap();
@@ -205,4 +205,46 @@ fn the_sweeper_forgets_keys_whose_window_is_over() {
         (state.tasks().count(), state.window().expired_count(), state.window().held_count())
     });
     assert_eq!(counts, (0, 50, 0));
+}
+
+#[test]
+pub(crate) fn a_scope_that_has_a_newer_owner_stays_with_it() {
+    use oncelog::broadcast::{BroadcastId, State};
+    use oncelog_format::control::{
+        Accepted, Body, ControlRecord, Done, DropCause, Dropped, JobLink, Outcome,
+    };
+    use oncelog_format::message::{AckMode, BroadcastHeader, Fingerprint};
+
+    let accepted = |id| {
+        let (vchannels, resources) = (vec!["a".into()], vec![]);
+        let id = BroadcastId(id);
+        Body::Accepted(Arc::new(Accepted {
+            header: BroadcastHeader { id, vchannels, resources, ack: AckMode::Append },
+            message_type: "Script".into(),
+            scope: Some(super::desk::scope("k")),
+            fingerprint: Fingerprint { version: 1, fields: vec![] },
+            ends: vec![],
+            lifetime_ms: 1,
+            firm: true,
+            job: JobLink::None,
+            properties: vec![],
+            trace: None,
+            payload: vec![],
+        }))
+    };
+    let mut state = State::default();
+    let bodies = [
+        accepted(1),
+        Body::Done(Done { id: BroadcastId(1), outcome: Outcome::Done }),
+        accepted(2),
+        Body::Dropped(Dropped { id: BroadcastId(1), cause: DropCause::Expired }),
+        // Not even twice.
+        Body::Dropped(Dropped { id: BroadcastId(1), cause: DropCause::Expired }),
+    ];
+    for (at_ms, body) in (0..).zip(bodies) {
+        state.apply(&ControlRecord { at_ms, body });
+    }
+    assert_eq!(state.owner(&super::desk::scope("k")), Some(BroadcastId(2)));
+    assert_eq!(state.window().held_count(), 1);
+    assert_eq!(state.ignored_count(), 1);
 }
