@@ -10,6 +10,7 @@
     reason = "a test may stop, and looks at real files and real time"
 )]
 
+mod broadcast;
 mod crash;
 mod differential;
 mod faults;
