@@ -5,7 +5,6 @@
 //! `raw` neighbour only.
 #![expect(clippy::disallowed_methods, reason = "the raw limits go to the file system directly")]
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a bench that fails must stop")]
-#![expect(missing_docs, reason = "criterion's macros make undocumented functions")]
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -111,7 +110,7 @@ fn bulk_appends(c: &mut Criterion) {
             |(dir, log)| {
                 let one: [&[u8]; 1] = [&bytes];
                 for _ in 0..BULK {
-                    let batch = Batch::new(RecordKind::RECORD, &one);
+                    let batch = Batch { kind: RecordKind::RECORD, records: &one };
                     log.append_batch(batch, Durability::Buffered).unwrap();
                 }
                 let durable = log.sync().unwrap().expect("records were appended");
@@ -136,7 +135,11 @@ fn replay(c: &mut Criterion) {
         let records: Vec<Vec<u8>> =
             (first..first + 1024).map(|i| record(MIDDLE, u64::try_from(i).unwrap())).collect();
         let slices: Vec<&[u8]> = records.iter().map(Vec::as_slice).collect();
-        log.append_batch(Batch::new(RecordKind::RECORD, &slices), Durability::Buffered).unwrap();
+        log.append_batch(
+            Batch { kind: RecordKind::RECORD, records: &slices },
+            Durability::Buffered,
+        )
+        .unwrap();
     }
     log.close().unwrap();
     group.bench_function("raw_read_crc", |b| {
@@ -154,7 +157,7 @@ fn replay(c: &mut Criterion) {
                     if n == 0 {
                         break;
                     }
-                    crc.update(&buffer[..n]);
+                    crc.update(buffer.get(..n).expect("a read fills no more than its buffer"));
                     at += u64::try_from(n).unwrap();
                 }
             }

@@ -25,7 +25,6 @@ pub use crate::error::{Error, ErrorKind, Result};
 pub use crate::log::{
     Batch, Check, CreateMode, Durability, Finding, FindingKind, Log, LogView, Options, Pending,
     Reader, Record, RecordKind, RecoveryReport, SegmentInfo, Severity, TornEnd, VerifySummary,
-    ViewReader,
 };
 pub use crate::lsn::{Lsn, LsnRange, SegmentId};
 

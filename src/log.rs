@@ -38,7 +38,7 @@ pub use self::options::{Batch, Check, CreateMode, Durability, Options, RecordKin
 pub use self::reader::{Reader, Record};
 pub use self::report::{RecoveryReport, TornEnd};
 pub use self::verify::VerifySummary;
-pub use self::view::{LogView, SegmentInfo, ViewReader};
+pub use self::view::{LogView, SegmentInfo};
 use self::writer::Shared;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lsn::{Lsn, LsnRange};

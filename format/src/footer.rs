@@ -53,6 +53,9 @@ pub struct Footer {
 }
 
 impl Footer {
+    /// Its first and its last eight bytes.
+    pub const MAGICS: [[u8; 8]; 2] = [MAGIC, TAIL_MAGIC];
+
     /// The footer's bytes, for its own offset in the segment of this salt.
     ///
     /// # Panics

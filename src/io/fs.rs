@@ -9,6 +9,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::{io, iter};
 
 use bytes::Bytes;
@@ -44,7 +45,7 @@ impl Io for FsIo {
                 options.write(true).create_new(true);
             }
         }
-        Ok(Arc::new(FsFile { file: options.open(path)? }))
+        Ok(Arc::new(FsFile::new(options.open(path)?)))
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
@@ -90,6 +91,25 @@ impl Io for FsIo {
 #[derive(Debug)]
 struct FsFile {
     file: File,
+    locked: AtomicBool,
+}
+
+impl FsFile {
+    const fn new(file: File) -> Self {
+        Self { file, locked: AtomicBool::new(false) }
+    }
+}
+
+impl Drop for FsFile {
+    fn drop(&mut self) {
+        // flock(2): a lock lives as long as any copy of the description, and a child that another
+        // thread is about to start has one until it calls exec.
+        if self.locked.load(Ordering::Relaxed)
+            && let Err(e) = fs2::FileExt::unlock(&self.file)
+        {
+            tracing::warn!(error = %e, "a lock is freed only with the last copy of its file");
+        }
+    }
 }
 
 impl IoFile for FsFile {
@@ -131,7 +151,10 @@ impl IoFile for FsFile {
 
     fn try_lock(&self) -> io::Result<bool> {
         match fs2::FileExt::try_lock_exclusive(&self.file) {
-            Ok(()) => Ok(true),
+            Ok(()) => {
+                self.locked.store(true, Ordering::Relaxed);
+                Ok(true)
+            }
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(false),
             Err(e) => Err(e),
         }
@@ -232,7 +255,7 @@ mod tests {
             .create_new(true)
             .open(dir.path().join("a"))
             .unwrap();
-        let file = FsFile { file };
+        let file = FsFile::new(file);
         file.write_all_at(b"abc", 0).unwrap();
         write_zeros(&file, 600_001).unwrap();
         assert_eq!(file.len().unwrap(), 600_001);

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use oncelog_format::lock::LOCK_LEN;
+use oncelog_format::lock::{LOCK_CONTENT_LEN, LOCK_LEN};
 use oncelog_format::{Owner, SegmentHeader, Slot, Uuid, encode_lock, segment_name};
 
 use super::facts::{LOCK_NAME, Listing, SPARE_SUFFIX};
@@ -51,7 +51,14 @@ impl DirLock {
     /// The identity.
     pub(crate) fn identify(&self, owner: Owner, uuid: Uuid) -> Result<()> {
         let content = encode_lock(owner, uuid);
-        let written = self.file.write_whole_at(&content, 0).and_then(|()| self.file.sync());
+        let written = self.file.write_all_at(&content, 0);
+        if written.is_err()
+            && let Err(e) = self.file.write_all_at(&[0; LOCK_CONTENT_LEN], 0)
+        {
+            // A part may stand there, which reads as damage.
+            tracing::error!(path = %self.path.display(), error = %e, "the lock file is damaged");
+        }
+        let written = written.and_then(|()| self.file.sync());
         written.map_err(|e| Error::io("cannot write the lock file", &self.path, e))
     }
 }
@@ -68,14 +75,16 @@ fn open_or_make(io: &dyn Io, path: &Path) -> io::Result<Arc<dyn IoFile>> {
     }
 }
 
-/// Extends the file with zeros to its length; says whether it was shorter.
+/// Extends the file with zeros to its length; says whether it was shorter. What is too short to
+/// hold an identity holds none, and is overwritten.
 fn fill(file: &dyn IoFile) -> io::Result<bool> {
     let len = usize::try_from(file.len()?).unwrap_or(usize::MAX);
     let zeros = [0; LOCK_LEN];
-    let Some(missing) = zeros.get(len..).filter(|missing| !missing.is_empty()) else {
+    let from = if len < LOCK_CONTENT_LEN { 0 } else { len };
+    let Some(missing) = zeros.get(from..).filter(|missing| !missing.is_empty()) else {
         return Ok(false);
     };
-    file.write_all_at(missing, u64::try_from(len).unwrap_or(u64::MAX))?;
+    file.write_all_at(missing, u64::try_from(from).unwrap_or(u64::MAX))?;
     file.sync()?;
     Ok(true)
 }
@@ -209,8 +218,8 @@ impl Spare {
         };
         let written = self
             .file
-            .write_whole_at(&header.encode(), 0)
-            .and_then(|()| self.file.write_whole_at(&slot.encode(), Slot::offset_of(slot.index())));
+            .write_all_at(&header.encode(), 0)
+            .and_then(|()| self.file.write_all_at(&slot.encode(), Slot::offset_of(slot.index())));
         if let Err(e) = written {
             let error = refusal("cannot write the segment header", &self.path, e);
             self.abandon(io);
@@ -255,13 +264,10 @@ pub(crate) struct NewSegment {
 }
 
 /// Random bytes for identities and salts.
-pub(crate) fn random<const N: usize>() -> Result<[u8; N]> {
+pub(crate) fn random<const N: usize>(io: &dyn Io) -> Result<[u8; N]> {
     let mut bytes = [0; N];
-    match getrandom::fill(&mut bytes) {
+    match io.random(&mut bytes) {
         Ok(()) => Ok(bytes),
-        Err(e) => {
-            Err(Error::new(ErrorKind::Io, "the system has no random bytes")
-                .with_source(e.to_string()))
-        }
+        Err(e) => Err(Error::new(ErrorKind::Io, "the system has no random bytes").with_source(e)),
     }
 }

@@ -95,10 +95,7 @@ pub(crate) enum SlotFacts {
 /// What stands at the end of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FooterFacts {
-    /// No footer; `zeros` when the file ends in zeros, as one that was never sealed does.
-    Absent {
-        zeros: bool,
-    },
+    Absent,
     /// Consistent in itself; its entries are left out, so that memory does not grow with the log.
     Valid(Footer),
     Damaged(DecodeError),
@@ -150,7 +147,7 @@ impl SegmentFacts {
         let size = file.len()?;
         let footer = match &header {
             Ok(header) => footer_of(&*file, header, size)?,
-            Err(_) => FooterFacts::Absent { zeros: true },
+            Err(_) => FooterFacts::Absent,
         };
         let named = parse_segment_name(&name);
         Ok(Self { name, path: path.to_owned(), named, header, header_damage, slots, size, footer })
@@ -197,7 +194,8 @@ fn newest(slots: &[SlotFacts; 2]) -> Option<Slot> {
 fn slot_at(file: &dyn IoFile, index: u32) -> io::Result<SlotFacts> {
     let mut bytes = [0; Slot::LEN];
     let read = file.read_full_at(&mut bytes, Slot::offset_of(index))?;
-    if bytes == [0; Slot::LEN] {
+    // The second slot is written before the segment has its name.
+    if index == 0 && bytes == [0; Slot::LEN] {
         return Ok(SlotFacts::Zeros);
     }
     Ok(match Slot::decode(bytes.get(..read).unwrap_or_default(), index) {
@@ -213,11 +211,10 @@ fn footer_of(file: &dyn IoFile, header: &SegmentHeader, size: u64) -> io::Result
     let mut end = [0; 16];
     let read = file.read_full_at(&mut end, size.saturating_sub(END_LEN).max(FRAMES_OFFSET))?;
     let end = end.get(..read).unwrap_or_default();
-    let absent = FooterFacts::Absent { zeros: end.iter().all(|&byte| byte == 0) };
-    let Some(len) = Footer::len_from_tail(end) else { return Ok(absent) };
+    let Some(len) = Footer::len_from_tail(end) else { return Ok(FooterFacts::Absent) };
     let offset = size.checked_sub(u64::from(len));
     let offset = offset.filter(|&o| o >= FRAMES_OFFSET && o.is_multiple_of(ALIGNMENT));
-    let Some(offset) = offset else { return Ok(absent) };
+    let Some(offset) = offset else { return Ok(FooterFacts::Absent) };
     // The length is within its limit and within the file.
     let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
     let read = file.read_full_at(&mut bytes, offset)?;

@@ -62,10 +62,10 @@ fn create(
     let header = SegmentHeader {
         minor: MINOR,
         compat: 0,
-        uuid: Uuid(dir::random()?),
+        uuid: Uuid(dir::random(io)?),
         number: survey.number_max.saturating_add(1),
         first_lsn: 1,
-        salt: u64::from_le_bytes(dir::random()?),
+        salt: u64::from_le_bytes(dir::random(io)?),
         base_time_ms: 0,
     };
     let spare = Spare::make(io, path, header.number, next_size(0, 0, options.segment_bytes_max))?;

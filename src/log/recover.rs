@@ -218,7 +218,7 @@ impl Survey {
         let wanted = next.saturating_sub(1);
         let footer = match &segment.facts.footer {
             FooterFacts::Valid(footer) => Some(footer.clone()),
-            FooterFacts::Damaged(_) | FooterFacts::Absent { .. } => None,
+            FooterFacts::Damaged(_) | FooterFacts::Absent => None,
         };
         let stands = footer.as_ref().is_some_and(|f| holds(f, &segment.header, wanted));
         if let Some(footer) = footer.filter(|_| stands && check == Check::Tail) {
@@ -229,7 +229,7 @@ impl Survey {
         } else {
             let (frames, behind) = read(io, segment, Some(next))?;
             segment.take(&frames, &behind);
-            self.judge_footer(segment, &frames, wanted);
+            self.judge_footer(segment, (&frames, &behind), wanted);
             if frames.last < wanted {
                 // @M
                 self.findings.push(missing(segment, &frames, wanted));
@@ -245,9 +245,15 @@ impl Survey {
         Ok(())
     }
 
-    fn judge_footer(&mut self, segment: &Segment, frames: &Frames, wanted: u64) {
+    fn judge_footer(
+        &mut self,
+        segment: &Segment,
+        (frames, behind): (&Frames, &Behind),
+        wanted: u64,
+    ) {
         // @K
         let ignored = |severity| segment.finding(FindingKind::FooterIgnored, severity);
+        let damage = if behind.footer { Severity::Degraded } else { Severity::Info };
         let finding = match &segment.facts.footer {
             FooterFacts::Valid(footer) => {
                 let agrees = holds(footer, &segment.header, wanted)
@@ -259,13 +265,9 @@ impl Survey {
                 let expected = format!("last LSN {} and end {:#x}", frames.last, frames.end);
                 ignored(Severity::Degraded).at_offset(footer.offset).saying(expected, found)
             }
-            FooterFacts::Damaged(e) => {
-                ignored(Severity::Degraded).saying("a footer", e.to_string())
-            }
-            FooterFacts::Absent { zeros } => {
-                let severity = if *zeros { Severity::Info } else { Severity::Degraded };
-                ignored(severity).saying("a footer", "none")
-            }
+            // A full disk may have refused it: then nothing of it is there.
+            FooterFacts::Damaged(e) => ignored(damage).saying("a footer", e.to_string()),
+            FooterFacts::Absent => ignored(damage).saying("a footer", "none"),
         };
         self.findings.push(finding);
     }
@@ -378,7 +380,7 @@ fn read(io: &dyn Io, segment: &Segment, until: Option<u64>) -> Result<(Frames, B
         if crate::planted::is_active(crate::planted::Bug::ZerosNotScanned)
             && window.at(frames.end, 1)?.first().is_none_or(|&byte| byte == 0)
         {
-            return Ok((frames.clone(), Behind { used: frames.end, stated: 0 }));
+            return Ok((frames.clone(), Behind { used: frames.end, stated: 0, footer: false }));
         }
         let behind = scan::behind(&mut window, &segment.header, frames.end)?;
         Ok((frames, behind))

@@ -68,7 +68,7 @@ impl Shared {
         let size = next_size(tail.size, bytes, self.segment_bytes_max);
         // 1. The spare, before a byte is written.
         let (mut gate, tail, made) = self.with_tail(gate, tail, |_| {
-            let salt = random().map(u64::from_le_bytes)?;
+            let salt = random(&*self.io).map(u64::from_le_bytes)?;
             Ok((Spare::make(&*self.io, &self.dir, number, size)?, salt))
         });
         let (spare, salt) = match made {

@@ -223,7 +223,7 @@ pub(crate) fn frames(
 }
 
 /// The header of the valid frame (SPEC 6) at `place`.
-fn frame_at(
+pub(crate) fn frame_at(
     window: &mut Window<'_>,
     place: Place,
     lsn: u64,
@@ -256,6 +256,8 @@ pub(crate) struct Behind {
     pub(crate) used: u64,
     /// Greatest durable LSN that a valid frame header states.
     pub(crate) stated: u64,
+    /// Whether the first or the last word of a footer stands there.
+    pub(crate) footer: bool,
 }
 
 /// Looks at every multiple of 8 from `from` to the physical end once.
@@ -264,7 +266,7 @@ pub(crate) fn behind(
     segment: &SegmentHeader,
     from: u64,
 ) -> io::Result<Behind> {
-    let mut found = Behind { used: from, stated: 0 };
+    let mut found = Behind { used: from, stated: 0, footer: false };
     let mut offset = from;
     let step = u64::try_from(BLOCK_LEN).unwrap_or(u64::MAX);
     while offset < window.file_len() {
@@ -281,6 +283,7 @@ pub(crate) fn behind(
             }
             let stated = headers(bytes, segment, offset, file_len);
             found.stated = found.stated.max(stated);
+            found.footer |= block.as_chunks().0.iter().any(|word| Footer::MAGICS.contains(word));
         }
         offset = offset.saturating_add(step);
     }
@@ -305,10 +308,16 @@ fn headers(bytes: &[u8], segment: &SegmentHeader, offset: u64, file_len: u64) ->
 
 fn stated_by(bytes: &[u8], segment: &SegmentHeader, place: Place, room: u64) -> Option<u64> {
     // An LSN out of range is refused before the check is computed: most bytes end here.
-    let lsn = u64::from_le_bytes(*bytes.get(8..)?.first_chunk()?);
-    let fit = place.offset.saturating_sub(FRAMES_OFFSET) / 32;
-    if lsn < segment.first_lsn || lsn > segment.first_lsn.saturating_add(fit) {
+    if !lsn_fits(bytes, segment, place.offset) {
         return None;
     }
     FrameHeader::decode(bytes, place, room).ok()?.durable_lsn()
+}
+
+/// Whether the LSN of the frame header that `bytes` may be can stand at this offset.
+pub(crate) fn lsn_fits(bytes: &[u8], segment: &SegmentHeader, offset: u64) -> bool {
+    let Some(lsn) = bytes.get(8..).and_then(|bytes| bytes.first_chunk()) else { return false };
+    let most = offset.saturating_sub(FRAMES_OFFSET) / 32;
+    let last = segment.first_lsn.saturating_add(most);
+    (segment.first_lsn..=last).contains(&u64::from_le_bytes(*lsn))
 }

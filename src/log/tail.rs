@@ -145,7 +145,7 @@ impl Tail {
     fn put_slot(&mut self, slot: &Slot) -> std::result::Result<(), Fault> {
         let offset = Slot::offset_of(slot.index());
         self.slot_dirty = true;
-        let written = self.file.write_whole_at(&slot.encode(), offset);
+        let written = self.file.write_all_at(&slot.encode(), offset);
         written.map_err(|e| {
             Fault::Refused(refusal("cannot write a slot", &self.path, e).at_offset(offset))
         })

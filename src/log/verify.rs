@@ -5,7 +5,6 @@
 //! failed once in the memory of this machine is not taken for damage of the disk.
 
 use std::io;
-use std::sync::Arc;
 
 use oncelog_format::limits::{FOOTER_LEN_MAX, FRAMES_OFFSET};
 use oncelog_format::{Footer, FooterEntry, Place, SegmentHeader, Slot};
@@ -16,7 +15,7 @@ use super::recover::missing;
 use super::scan::{self, Frames, Tally, Window};
 use super::survey::{Segment, TailState};
 use super::view::{LogView, pause};
-use super::walk::{Step, Walk};
+use super::walk::Walk;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::IoFile;
 use crate::lsn::Lsn;
@@ -56,7 +55,7 @@ impl LogView {
         for finding in self.findings().iter().filter(|finding| !is_of_segment(finding)) {
             tell(finding);
         }
-        for (at, segment) in self.survey().segments.iter().enumerate() {
+        for (at, segment) in self.seen().survey.segments.iter().enumerate() {
             match self.verify_segment(at, segment, &mut tell) {
                 Err(error) if error.kind() == ErrorKind::Trimmed => {
                     tell(&segment.finding(FindingKind::Leftover, Severity::Info));
@@ -68,7 +67,7 @@ impl LogView {
         let oldest = self.oldest_lsn().get();
         Ok(VerifySummary {
             severity,
-            segments: u64::try_from(self.survey().segments.len()).unwrap_or(u64::MAX),
+            segments: u64::try_from(self.seen().survey.segments.len()).unwrap_or(u64::MAX),
             records: last_lsn.map_or(0, |last| last.get().saturating_sub(oldest).saturating_add(1)),
             first_lsn: last_lsn.map(|_| self.oldest_lsn()),
             last_lsn,
@@ -82,13 +81,15 @@ impl LogView {
         segment: &Segment,
         tell: &mut dyn FnMut(&Finding),
     ) -> Result<()> {
-        let file = self.open_file(segment)?;
+        let file = self.seen().open_file(segment)?;
         let fail = |e| Error::io("cannot read the segment", &segment.facts.path, e);
         if let Some(offset) = stray_byte(&*file).map_err(fail)? {
             let gap = segment.finding(FindingKind::GapDamaged, Severity::Degraded);
             tell(&gap.at_offset(offset).saying("zeros", "another byte"));
         }
-        let Some(next) = self.next_first(at) else { return self.verify_tail(segment, file, tell) };
+        let Some(next) = self.seen().next_first(at) else {
+            return self.verify_tail(segment, &*file, tell);
+        };
         slots(segment, tell);
         let mut frames = read(&*file, segment, next).map_err(fail)?;
         if frames.last.saturating_add(1) < next {
@@ -97,7 +98,7 @@ impl LogView {
         }
         if frames.last.saturating_add(1) < next {
             let whole = missing(segment, &frames, next.saturating_sub(1));
-            return lost(segment, file, next, whole, tell).map_err(fail);
+            return lost(segment, &*file, next, &whole, tell).map_err(fail);
         }
         if let FooterFacts::Valid(footer) = &segment.facts.footer {
             let read = whole_footer(&*file, segment, footer.offset).map_err(fail)?;
@@ -110,23 +111,23 @@ impl LogView {
     fn verify_tail(
         &self,
         segment: &Segment,
-        file: Arc<dyn IoFile>,
+        file: &dyn IoFile,
         tell: &mut dyn FnMut(&Finding),
     ) -> Result<()> {
         let fail = |e| Error::io("cannot read the segment", &segment.facts.path, e);
-        let survey = self.survey();
+        let survey = &self.seen().survey;
         let is_here = |finding: &&Finding| {
             finding.kind == FindingKind::RecordMissing && finding.path == segment.facts.path
         };
         if let Some(whole) = survey.findings.iter().find(is_here) {
             let limit = survey.proven.max(survey.oldest.saturating_sub(1)).saturating_add(1);
-            return lost(segment, file, limit, whole.clone(), tell).map_err(fail);
+            return lost(segment, file, limit, whole, tell).map_err(fail);
         }
         let (FooterFacts::Valid(footer), Some(tail)) = (&segment.facts.footer, &survey.tail) else {
             return Ok(());
         };
         if tail.state == TailState::Sealed {
-            let read = whole_footer(&*file, segment, footer.offset).map_err(fail)?;
+            let read = whole_footer(file, segment, footer.offset).map_err(fail)?;
             footer_agrees(segment, read, &segment.tally, &tail.entries, segment.end, tell);
         }
         Ok(())
@@ -183,33 +184,33 @@ fn read(file: &dyn IoFile, segment: &Segment, next: u64) -> io::Result<Frames> {
 /// Names every record below `limit` that is lost; `whole` when no single one can be named.
 fn lost(
     segment: &Segment,
-    file: Arc<dyn IoFile>,
+    file: &dyn IoFile,
     limit: u64,
-    whole: Finding,
+    whole: &Finding,
     tell: &mut dyn FnMut(&Finding),
 ) -> io::Result<()> {
-    let mut walk = Walk::new(file, &segment.header, segment.facts.size);
+    let mut walk = Walk::new(file, &segment.header)?;
     let mut is_told = false;
     while walk.lsn() < limit {
-        let Step::Fault(fault) = walk.step()? else { continue };
-        let goes_on = walk.pass(&fault)?;
+        let (lsn, offset) = (walk.lsn(), walk.offset());
+        let Err(invalid) = walk.step()? else { continue };
+        let goes_on = walk.pass()?;
         let next = if goes_on { walk.lsn().min(limit) } else { limit };
-        let count = next.saturating_sub(fault.lsn);
-        let found = if count > 1 {
-            format!("{}; {count} records are lost", fault.invalid)
-        } else {
-            fault.invalid.to_string()
+        let count = next.saturating_sub(lsn);
+        let found = match count {
+            0 | 1 => invalid.to_string(),
+            _ => format!("{invalid}; {count} records are lost"),
         };
         let missing = segment.finding(FindingKind::RecordMissing, Severity::Corrupt);
-        let expected = format!("the frame of record {}", fault.lsn);
-        tell(&missing.at_offset(fault.offset).at_lsn(fault.lsn).saying(expected, found));
+        let expected = format!("the frame of record {lsn}");
+        tell(&missing.at_offset(offset).at_lsn(lsn).saying(expected, found));
         is_told = true;
         if !goes_on {
             break;
         }
     }
     if !is_told {
-        tell(&whole);
+        tell(whole);
     }
     Ok(())
 }

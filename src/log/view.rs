@@ -10,21 +10,20 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
-use oncelog_format::Uuid;
+use oncelog_format::{FrameHeader, Uuid};
 
-use super::facts::FooterFacts;
+use super::facts::{FooterFacts, Listing, SegmentFacts};
 use super::finding::{Finding, FindingKind, Severity};
 use super::options::Check;
+use super::reader::{Located, Reader, Source, trimmed};
+use super::recover::missing;
 use super::scan::{self, Window};
 use super::survey::{Segment, Survey};
-use super::walk::{Step, Walk};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{EntryKind, Io, IoFile, OpenHow};
-use crate::log::Record;
 use crate::lsn::{Lsn, SegmentId};
 
 /// Looks in a row that a finding has to outlast.
@@ -36,12 +35,20 @@ const LOOKS_MAX: u32 = 25;
 /// Time between two looks: a write into the cache that has begun is done by then.
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
-/// A read-only look at a log, or at one segment of it.
+/// A read-only look at a log, or at one segment of it. Clones share it.
 #[derive(Clone, Debug)]
 pub struct LogView {
-    io: Arc<dyn Io>,
-    path: PathBuf,
-    survey: Survey,
+    seen: Arc<Seen>,
+}
+
+/// What one look saw.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    pub(crate) io: Arc<dyn Io>,
+    pub(crate) path: PathBuf,
+    pub(crate) survey: Survey,
+    /// The end of the sealed segment that was read last, whose footer alone was seen before.
+    end: Mutex<Option<(usize, u64, Option<Finding>)>>,
 }
 
 /// What a view knows of a segment.
@@ -90,9 +97,8 @@ impl LogView {
     ///
     /// `InvalidInput` when nothing is at the path, or a store is; `Io`.
     pub fn open(path: impl AsRef<Path>, io: Arc<dyn Io>) -> Result<Self> {
-        let path = path.as_ref().to_path_buf();
-        let survey = settle(&*io, &path)?;
-        Ok(Self { io, path, survey })
+        let survey = settle(&*io, path.as_ref())?;
+        Ok(Self::of(path.as_ref(), io, survey))
     }
 
     /// As [`LogView::open`] where it is known that nobody writes: one look decides.
@@ -101,9 +107,13 @@ impl LogView {
     ///
     /// As [`LogView::open`].
     pub fn open_unshared(path: impl AsRef<Path>, io: Arc<dyn Io>) -> Result<Self> {
-        let path = path.as_ref().to_path_buf();
-        let survey = look(&*io, &path)?;
-        Ok(Self { io, path, survey })
+        let survey = look(&*io, path.as_ref())?;
+        Ok(Self::of(path.as_ref(), io, survey))
+    }
+
+    fn of(path: &Path, io: Arc<dyn Io>, survey: Survey) -> Self {
+        let path = path.to_path_buf();
+        Self { seen: Arc::new(Seen { io, path, survey, end: Mutex::new(None) }) }
     }
 
     /// Looks at the same path again.
@@ -112,112 +122,128 @@ impl LogView {
     ///
     /// As [`LogView::open`].
     pub fn look_again(&self) -> Result<Self> {
-        Self::open(&self.path, Arc::clone(&self.io))
+        Self::open(&self.seen.path, Arc::clone(&self.seen.io))
     }
 
-    /// Waits a moment for a change behind the last record, or for a change of the segments; says
-    /// whether there was one.
+    /// Waits a moment, then says whether the tail or the segments have changed since this look.
+    /// Reads a few blocks, no frames.
     ///
     /// # Errors
     ///
     /// `Io`.
     pub fn wait_changed(&self) -> Result<bool> {
         pause();
-        let now = look(&*self.io, &self.path);
-        match now {
-            Ok(now) => Ok((now.last, now.proven) != (self.survey.last, self.survey.proven)),
+        match self.seen.has_changed() {
             Err(error) if is_gone(&error) => Ok(true),
-            Err(error) => Err(error),
+            other => other,
         }
     }
 
     /// The path that was opened.
     #[must_use]
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.seen.path
     }
 
     /// The identity of the log, where a file states one.
     #[must_use]
     pub fn uuid(&self) -> Option<Uuid> {
-        self.survey.uuid
+        self.seen.survey.uuid
     }
 
     /// What names, headers, slots and the tail show. Damage within a sealed segment is found by
     /// [`LogView::verify`] and by reading.
     #[must_use]
     pub fn findings(&self) -> &[Finding] {
-        &self.survey.findings
+        &self.seen.survey.findings
     }
 
     /// The worst of [`LogView::findings`].
     #[must_use]
     pub fn severity(&self) -> Severity {
-        let severities = self.survey.findings.iter().map(|finding| finding.severity);
+        let severities = self.seen.survey.findings.iter().map(|finding| finding.severity);
         severities.max().unwrap_or(Severity::Info)
     }
 
     /// The segments of the log in order, without the leftovers of a trim.
     #[must_use]
     pub fn segments(&self) -> Vec<SegmentInfo> {
-        let count = self.survey.segments.len();
-        let with_index = self.survey.segments.iter().enumerate();
+        let count = self.seen.survey.segments.len();
+        let with_index = self.seen.survey.segments.iter().enumerate();
         with_index.map(|(at, segment)| info(segment, at + 1 == count)).collect()
     }
 
     /// The oldest record that was not trimmed, or the first one to come.
     #[must_use]
     pub fn oldest_lsn(&self) -> Lsn {
-        Lsn::at_least_first(self.oldest())
+        Lsn::at_least_first(self.seen.oldest())
     }
 
     /// The last record that recovery would keep.
     #[must_use]
     pub fn last_lsn(&self) -> Option<Lsn> {
-        Lsn::new(self.survey.last).filter(|last| last.get() >= self.oldest())
+        Lsn::new(self.seen.survey.last).filter(|last| last.get() >= self.seen.oldest())
     }
 
     /// The greatest LSN that a witness proves durable.
     #[must_use]
     pub fn proven_lsn(&self) -> Option<Lsn> {
-        Lsn::new(self.survey.proven.min(self.survey.last))
+        Lsn::new(self.seen.survey.proven.min(self.seen.survey.last))
     }
 
     /// Reads from an LSN, or from the oldest, up to the last record that recovery would keep.
+    /// Damage is an error of the reader, behind every record before it.
     ///
     /// # Errors
     ///
     /// `Trimmed` below the oldest LSN, which the error carries.
-    pub fn reader(&self, from: Option<Lsn>) -> Result<ViewReader<'_>> {
-        let oldest = self.oldest();
+    pub fn reader(&self, from: Option<Lsn>) -> Result<Reader> {
+        let oldest = self.seen.oldest();
         let from = from.map_or(oldest, Lsn::get);
         if from < oldest {
-            return Err(trimmed(&self.path, oldest));
+            return Err(trimmed(oldest));
         }
-        Ok(ViewReader { view: self, at: 0, from, open: None, is_done: false })
+        let source: Arc<dyn Source> = Arc::<Seen>::clone(&self.seen);
+        Ok(Reader::new(source, from))
     }
 
-    pub(crate) fn io(&self) -> &dyn Io {
-        &*self.io
+    pub(crate) fn seen(&self) -> &Seen {
+        &self.seen
     }
+}
 
-    pub(crate) fn survey(&self) -> &Survey {
-        &self.survey
+impl Seen {
+    fn has_changed(&self) -> Result<bool> {
+        let survey = &self.survey;
+        let Some(tail) = survey.segments.last() else {
+            return Ok(!look(&*self.io, &self.path)?.segments.is_empty());
+        };
+        if !survey.listing.segments.is_empty() {
+            let listing = Listing::read(&*self.io, &self.path)
+                .map_err(|e| Error::io("cannot list the directory", &self.path, e))?;
+            if listing.segments != survey.listing.segments {
+                return Ok(true);
+            }
+        }
+        let facts = SegmentFacts::read(&*self.io, &tail.facts.path)?;
+        let mut next = [0; FrameHeader::LEN];
+        self.open_file(tail)?
+            .read_full_at(&mut next, tail.end)
+            .map_err(|e| Error::io("cannot read the segment", &tail.facts.path, e))?;
+        Ok(facts.slots != tail.facts.slots || next != [0; FrameHeader::LEN])
     }
 
     /// First LSN of the successor of a segment; `None` for the last one.
     pub(crate) fn next_first(&self, at: usize) -> Option<u64> {
-        self.survey.segments.get(at + 1).map(|next| next.header.first_lsn)
+        self.survey.segments.get(at.saturating_add(1)).map(|next| next.header.first_lsn)
     }
 
     /// Of a segment alone, what its slots say of a trim concerns records before it, too.
     fn oldest(&self) -> u64 {
-        let first = self.survey.segments.first().map_or(1, |first| first.header.first_lsn);
-        if self.survey.listing.segments.is_empty() {
-            self.survey.oldest.max(first)
-        } else {
-            self.survey.oldest
-        }
+        let survey = &self.survey;
+        let first = survey.segments.first().map_or(1, |first| first.header.first_lsn);
+        let is_alone = survey.listing.segments.is_empty();
+        if is_alone { survey.oldest.max(first) } else { survey.oldest }
     }
 
     /// Opens a segment; `Trimmed` where a writer has removed it meanwhile.
@@ -231,24 +257,31 @@ impl LogView {
             && let Ok(now) = look(&*self.io, &self.path)
             && now.oldest > segment.header.first_lsn
         {
-            return Err(trimmed(&self.path, now.oldest));
+            return Err(trimmed(now.oldest));
         }
         Err(Error::io("cannot open the segment", path, error))
     }
 
-    /// Opens a segment for reading: finds the end of its whole batches before one is served.
-    fn open_segment(&self, at: usize, segment: &Segment) -> Result<Open> {
+    /// The last record to serve from a segment, and the damage behind it. Whole batches are known
+    /// before one is served: a footer is no proof of them.
+    fn end_of(&self, at: usize, segment: &Segment) -> Result<(u64, Option<Finding>)> {
         let file = self.open_file(segment)?;
-        let fail = |e| Error::io("cannot read the segment", &segment.facts.path, e);
-        let walk = Walk::new(Arc::clone(&file), &segment.header, segment.facts.size);
         let Some(next) = self.next_first(at).filter(|_| !segment.scanned) else {
-            return Ok(Open { walk, last: segment.last, damage: None });
+            return Ok((segment.last, None));
         };
-        let mut window = Window::new(&*file).map_err(fail)?;
-        let frames = scan::frames(&mut window, &segment.header, Some(next)).map_err(fail)?;
-        let is_short = frames.last.saturating_add(1) < next;
-        let damage = is_short.then(|| super::recover::missing(segment, &frames, next - 1));
-        Ok(Open { walk, last: frames.last, damage })
+        let mut known = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((known_at, last, damage)) = &*known
+            && *known_at == at
+        {
+            return Ok((*last, damage.clone()));
+        }
+        let frames = Window::new(&*file)
+            .and_then(|mut window| scan::frames(&mut window, &segment.header, Some(next)))
+            .map_err(|e| Error::io("cannot read the segment", &segment.facts.path, e))?;
+        let wanted = next.saturating_sub(1);
+        let damage = (frames.last < wanted).then(|| missing(segment, &frames, wanted));
+        *known = Some((at, frames.last, damage.clone()));
+        Ok((frames.last, damage))
     }
 }
 
@@ -349,108 +382,35 @@ fn is_gone(error: &Error) -> bool {
         .is_some_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
-fn trimmed(path: &Path, oldest: u64) -> Error {
-    let message = format!("the records were trimmed; the oldest one left is {oldest}");
-    Error::new(ErrorKind::Trimmed, message).at_path(path).at_lsn(oldest)
-}
-
-/// Reads the records of a view in order; each batch whole or not at all.
-#[derive(Debug)]
-pub struct ViewReader<'v> {
-    view: &'v LogView,
-    /// The segment that is open, or that comes next.
-    at: usize,
-    from: u64,
-    open: Option<Open>,
-    is_done: bool,
-}
-
-#[derive(Debug)]
-struct Open {
-    walk: Walk,
-    /// The last record to serve, of a whole batch.
-    last: u64,
-    /// What follows it, where that is damage.
-    damage: Option<Finding>,
-}
-
-impl ViewReader<'_> {
-    /// The next record; `None` behind the last one that recovery would keep.
-    ///
-    /// # Errors
-    ///
-    /// `Corrupt` or `Unsupported` at the first place that cannot be read, after every record
-    /// before it; `Trimmed` when a writer has trimmed what was to be read; `Io`. An error ends the
-    /// reader.
-    #[expect(clippy::should_implement_trait, reason = "an error ends it, which no iterator says")]
-    pub fn next(&mut self) -> Result<Option<Record>> {
-        if self.is_done {
-            return Ok(None);
+impl Source for Seen {
+    /// Up to the last record that recovery would keep; behind it, `None` or what is damaged there.
+    fn locate(&self, lsn: u64) -> Result<Option<Located>> {
+        if lsn < self.oldest() {
+            return Err(trimmed(self.oldest()));
         }
-        let step = self.step();
-        self.is_done = !matches!(step, Ok(Some(_)));
-        step
+        let survey = &self.survey;
+        let behind = survey.segments.partition_point(|segment| segment.header.first_lsn <= lsn);
+        let at = behind.saturating_sub(1);
+        let readable = survey.segments.get(..survey.readable).unwrap_or_default();
+        let Some(segment) = readable.get(at) else {
+            return survey.damage().map_or(Ok(None), |damage| Err(damage.to_error()));
+        };
+        let (last, damage) = self.end_of(at, segment)?;
+        if lsn > last {
+            let damage = damage.as_ref().or_else(|| survey.damage());
+            return damage.map_or(Ok(None), |damage| Err(damage.to_error()));
+        }
+        Ok(Some(Located {
+            path: segment.facts.path.clone(),
+            header: segment.header,
+            last,
+            durable: survey.proven,
+            near: None,
+            map: false,
+        }))
     }
 
-    fn step(&mut self) -> Result<Option<Record>> {
-        let survey = self.view.survey();
-        loop {
-            if let Some(open) = &mut self.open {
-                if let Some(segment) = survey.segments.get(self.at)
-                    && let Some(record) = open.record(segment, self.from, survey.proven)?
-                {
-                    return Ok(Some(record));
-                }
-                if let Some(damage) = &open.damage {
-                    return Err(damage.to_error());
-                }
-                self.open = None;
-                self.at += 1;
-            }
-            let readable = survey.segments.get(..survey.readable).unwrap_or_default();
-            let Some(segment) = readable.get(self.at) else {
-                return survey.damage().map_or(Ok(None), |damage| Err(damage.to_error()));
-            };
-            if self.view.next_first(self.at).is_some_and(|next| next <= self.from) {
-                self.at += 1;
-            } else {
-                self.open = Some(self.view.open_segment(self.at, segment)?);
-            }
-        }
-    }
-}
-
-impl Open {
-    /// The next record at or above `from`; `None` behind the last one to serve.
-    fn record(&mut self, segment: &Segment, from: u64, proven: u64) -> Result<Option<Record>> {
-        let path = &segment.facts.path;
-        let fail = |e| Error::io("cannot read the segment", path, e);
-        while self.walk.lsn() <= self.last {
-            let lsn = self.walk.lsn();
-            match self.walk.step().map_err(fail)? {
-                // It was whole a moment ago: the disk says something else.
-                Step::Fault(fault) => {
-                    let what =
-                        format!("expected the frame that was there, found {}", fault.invalid);
-                    let error = Error::new(ErrorKind::Corrupt, what);
-                    return Err(error.at_path(path).at_offset(fault.offset).at_lsn(lsn));
-                }
-                Step::Frame(frame) if frame.header.lsn < from => {}
-                Step::Frame(frame) => {
-                    return Ok(Some(Record {
-                        lsn: Lsn::at_least_first(frame.header.lsn),
-                        time_ms: frame.header.time_ms,
-                        kind: frame.header.kind,
-                        payload: Bytes::copy_from_slice(frame.payload),
-                        segment: SegmentId::at_least_first(segment.header.number),
-                        offset: frame.offset,
-                        frame_bytes: frame.header.frame_len(),
-                        batch_end: frame.header.batch_end,
-                        durable: frame.header.lsn <= proven,
-                    }));
-                }
-            }
-        }
-        Ok(None)
+    fn io(&self) -> &dyn Io {
+        &*self.io
     }
 }

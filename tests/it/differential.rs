@@ -7,12 +7,17 @@
 mod damage;
 mod library;
 mod shape;
+mod written;
 
 use std::fmt::Write as _;
+use std::path::Path;
 
-use crate::reference::{Finding, Kept, Verdict, judge};
+use oncelog::ErrorKind;
+use oncelog::testing::Machine;
+
+use crate::reference::{Finding, Kept, Verdict, judge, judge_alone};
 use damage::damage;
-use library::{Seen, look};
+use library::{DIR, Seen, directory_of, look, look_at, machine_of, write};
 use shape::{Dice, Directory};
 
 /// The places where the library and the reference differ; empty when they agree.
@@ -58,29 +63,75 @@ fn records(records: &[Kept]) -> String {
     lines
 }
 
+/// The places where a writer that opens the log, and what it leaves, differ from the reference.
+fn differences_of_writer(expected: &Finding, machine: &Machine) -> String {
+    let written = match (write(machine, b"one more"), expected.verdict) {
+        (Ok(written), Verdict::Clean | Verdict::Torn) => written,
+        (Err(ErrorKind::InvalidInput), Verdict::Absent)
+        | (Err(ErrorKind::Corrupt | ErrorKind::Unsupported), Verdict::Corrupt)
+        | (Err(ErrorKind::Corrupt | ErrorKind::Unsupported), Verdict::Unsupported) => {
+            return String::new();
+        }
+        // Somebody set a counter to its end: nothing can follow it.
+        (Err(ErrorKind::Limit), Verdict::Clean | Verdict::Torn) => return String::new(),
+        (answer, verdict) => {
+            let answer = answer.map(|_| "a log");
+            return format!("the reference says {verdict:?}, a writer gets {answer:?}\n");
+        }
+    };
+    let directory = directory_of(&written.after, String::new());
+    let after = judge(&directory.files, directory.lock.as_deref());
+    let last = expected.last + 1;
+    let found = [
+        ("ends", format!("{} {} {}", expected.oldest, expected.proven, expected.last)),
+        ("torn", format!("{:?}", expected.torn)),
+        ("records", records(&expected.records)),
+        ("afterwards", format!("{:?} {} {last} {last}", Verdict::Clean, expected.oldest)),
+        ("records afterwards", format!("{} and {last}", records(&expected.records))),
+    ];
+    let (records_before, added) = after.records.split_at(after.records.len().saturating_sub(1));
+    let added = added.first().filter(|record| record.payload == b"one more");
+    let ends = format!("{} {} {}", after.oldest, after.proven, after.last);
+    let theirs = [
+        format!("{} {} {}", written.oldest, written.proven, written.last),
+        format!("{:?}", written.torn),
+        records(&written.records),
+        format!("{:?} {ends}", after.verdict),
+        format!("{} and {}", records(records_before), added.map_or(0, |record| record.lsn)),
+    ];
+    let mut told = String::new();
+    for ((what, expected), found) in found.iter().zip(theirs).filter(|((_, a), b)| a != b) {
+        let _ = writeln!(told, "writer, {what}: the reference has {expected}, the library {found}");
+    }
+    told
+}
+
 #[track_caller]
 fn check(directory: &Directory, story: &str) {
     let expected = judge(&directory.files, directory.lock.as_deref());
-    let seen = look(directory);
-    let differences = differences(&expected, &seen);
-    if !differences.is_empty() {
-        let rows: String = expected.rows.iter().collect();
-        let mut findings = String::new();
-        for finding in &seen.findings {
-            let _ = writeln!(findings, "  {finding:?}");
-        }
-        panic!("{story}\n{differences}rows {rows}; findings of the library:\n{findings}");
-    }
+    let machine = machine_of(directory);
+    check_seen(&expected, &look(&machine), story);
+    let differences = differences_of_writer(&expected, &machine);
+    assert!(differences.is_empty(), "{story}\n{differences}rows {:?}", expected.rows);
+}
+
+#[track_caller]
+fn check_seen(expected: &Finding, seen: &Seen, story: &str) {
+    let differences = differences(expected, seen);
+    let findings: Vec<_> = seen.findings.iter().map(|told| format!("\n  {told:?}")).collect();
+    let findings = findings.concat();
+    assert!(differences.is_empty(), "{story}\n{differences}rows {:?}{findings}", expected.rows);
 }
 
 /// Checks `count` damaged variants of the directories that `make` answers.
 #[track_caller]
 fn check_damaged(first_seed: u64, count: u64, make: impl Fn(&mut Dice) -> Directory) {
+    let count = std::env::var("ONCELOG_SEEDS").map_or(count, |n| n.parse().unwrap());
     for seed in first_seed..first_seed + count {
         let mut dice = Dice::new(seed);
         let mut directory = make(&mut dice);
         let mut story = format!("seed {seed}: {}", directory.story);
-        for _ in 0..dice.below(3) {
+        for _ in 0..=dice.below(2) {
             let _ = write!(story, "; {}", damage(&mut directory, &mut dice));
         }
         check(&directory, &story);
@@ -89,25 +140,115 @@ fn check_damaged(first_seed: u64, count: u64, make: impl Fn(&mut Dice) -> Direct
 
 #[test]
 fn forged_logs_are_judged_alike() {
-    check_damaged(0, 300, |dice| shape::forged(dice, 0));
+    for seed in 0..150 {
+        let directory = shape::forged(&mut Dice::new(seed), 0);
+        check(&directory, &format!("seed {seed}: {}", directory.story));
+    }
 }
 
 #[test]
 fn forged_logs_with_damage_are_judged_alike() {
-    check_damaged(10_000, 2_000, |dice| shape::forged(dice, 1 + dice.below(2)));
+    check_damaged(10_000, 300, |dice| shape::forged(dice, 1));
+}
+
+/// Checks a directory with one file changed.
+#[track_caller]
+fn check_changed(whole: &Directory, index: usize, how: &str, change: impl Fn(&mut Vec<u8>)) {
+    let mut directory = whole.clone();
+    let Some((name, file)) = directory.files.get_mut(index) else { return };
+    change(file);
+    let story = format!("{}; {name} {how}", whole.story);
+    check(&directory, &story);
 }
 
 #[test]
 fn every_length_of_the_last_records_is_judged_alike() {
-    for seed in 20_000..20_003 {
-        let whole = shape::forged(&mut Dice::new(seed), 0);
-        let Some((name, file)) = whole.files.last() else { continue };
-        for cut in 0..200.min(file.len()) {
-            let mut directory = whole.clone();
-            if let Some((_, file)) = directory.files.last_mut() {
-                file.truncate(file.len() - cut);
-            }
-            check(&directory, &format!("seed {seed}: {}; {name} cut by {cut}", whole.story));
+    for seed in 20_000..20_004 {
+        let mut dice = Dice::new(seed);
+        let whole =
+            if seed % 2 == 0 { shape::forged(&mut dice, 0) } else { written::written(&mut dice) };
+        let last = whole.files.len() - 1;
+        let file = &whole.files[last].1;
+        let used = file.iter().rposition(|&byte| byte != 0).map_or(0, |at| at + 1);
+        for len in used.saturating_sub(80)..=used {
+            check_changed(&whole, last, &format!("cut to {len}"), |file| file.truncate(len));
         }
     }
+}
+
+#[test]
+fn every_zeroed_block_is_judged_alike() {
+    for (seed, len) in [(21_000, 512), (21_001, 512), (21_002, 4096), (21_003, 4096)] {
+        let whole = shape::forged(&mut Dice::new(seed), 0);
+        for (index, (_, file)) in whole.files.iter().enumerate() {
+            for at in (0..file.len()).step_by(len) {
+                check_changed(&whole, index, &format!("{len} zeros at {at}"), |file| {
+                    file.iter_mut().skip(at).take(len).for_each(|byte| *byte = 0);
+                });
+            }
+        }
+    }
+}
+
+#[test]
+fn every_flipped_byte_is_judged_alike() {
+    let whole = shape::forged(&mut Dice::new(23_002), 0);
+    for (index, (_, file)) in whole.files.iter().enumerate() {
+        let blocks = [0..80, 4096..4224, 8192..8320];
+        let frames = 12_288..file.len().min(12_288 + 500);
+        for at in blocks.into_iter().flatten().step_by(3).chain(frames) {
+            check_changed(&whole, index, &format!("flipped at {at}"), |file| {
+                file[at] ^= 1 << (at % 8);
+            });
+        }
+    }
+}
+
+#[test]
+fn every_segment_alone_is_judged_alike() {
+    for seed in 24_000..24_060 {
+        let mut dice = Dice::new(seed);
+        let mut directory = shape::forged(&mut dice, 0);
+        let mut story = format!("seed {seed}: {}", directory.story);
+        if dice.once_in(2) {
+            let _ = write!(story, "; {}", damage(&mut directory, &mut dice));
+        }
+        let machine = machine_of(&directory);
+        for (name, file) in directory.files.iter().filter(|(name, _)| name.ends_with(".seg")) {
+            let path = Path::new(DIR).join(name);
+            check_seen(&judge_alone(file), &look_at(&machine, &path), &format!("{story}; {name}"));
+        }
+    }
+}
+
+#[test]
+fn every_pair_of_segments_swapped_and_every_one_missing_is_judged_alike() {
+    for seed in 22_000..22_006 {
+        let whole = shape::forged(&mut Dice::new(seed), 0);
+        for a in 0..whole.files.len() {
+            let mut directory = whole.clone();
+            let (name, file) = directory.files.remove(a);
+            check(&directory, &format!("seed {seed}: {} without {name}", whole.story));
+            for (b, (other, _)) in whole.files.iter().enumerate() {
+                let mut swapped = whole.clone();
+                let theirs = std::mem::replace(&mut swapped.files[b].1, file.clone());
+                check(&swapped, &format!("seed {seed}: {} {name} for {other}", whole.story));
+                swapped.files[a].1 = theirs;
+                check(&swapped, &format!("seed {seed}: {} {name} and {other}", whole.story));
+            }
+        }
+    }
+}
+
+#[test]
+fn logs_of_the_writer_are_judged_alike() {
+    for seed in 30_000..30_040 {
+        let directory = written::written(&mut Dice::new(seed));
+        check(&directory, &format!("seed {seed}: {}", directory.story));
+    }
+}
+
+#[test]
+fn logs_of_the_writer_with_damage_are_judged_alike() {
+    check_damaged(40_000, 100, written::written);
 }

@@ -10,7 +10,9 @@
     reason = "a test may stop, and looks at real files and real time"
 )]
 
+mod beside;
 mod broadcast;
+mod cli;
 mod crash;
 mod differential;
 mod faults;

@@ -12,9 +12,11 @@ mod tail;
 
 use std::collections::BTreeSet;
 
+use tail::Around;
+
 use bytes::{
     Footer, Frame, Header, HeaderState, LockState, Slot, SlotState, footer, footer_of, frame,
-    header_of, lock, magic_stands_behind, slots_of,
+    gaps_are_zeros, header_of, lock, magic_stands_behind, slots_of,
 };
 
 /// Where the first frame of a segment begins.
@@ -61,7 +63,7 @@ pub(crate) struct TornRange {
     pub(crate) segment: u64,
     /// The offset behind the last kept frame.
     pub(crate) from: u64,
-    /// The offset behind the last byte that is not zero, rounded up to a multiple of 8.
+    /// The offset behind the last byte that is not zero.
     pub(crate) to: u64,
 }
 
@@ -212,6 +214,26 @@ pub(crate) fn judge(files: &[(String, Vec<u8>)], lock_bytes: Option<&[u8]>) -> F
     judge_segments(&segments, uuid.is_some(), finding)
 }
 
+/// Judges one segment without its log: rows @D to @F and @N to @V.
+pub(crate) fn judge_alone(file: &[u8]) -> Finding {
+    let mut finding = Finding::empty();
+    let (header, from_copy) = match header_of(file) {
+        (HeaderState::Unsupported, _) => return finding.decide('D', Verdict::Unsupported),
+        (HeaderState::Invalid, _) => return finding.corrupt('E', None, None),
+        (HeaderState::Valid(header), from_copy) => (header, from_copy),
+    };
+    let name = Name { number: header.number, first_lsn: header.first_lsn };
+    let slots = slots_of(file, &header);
+    let segment = Segment { file, name, header, from_copy, slots };
+    if from_copy {
+        finding.degrade('F');
+    }
+    judge_slots(&segment, &mut finding);
+    let stated = segment.valid_slots().map(|slot| slot.oldest_lsn).max();
+    finding.oldest = segment.header.first_lsn.max(stated.unwrap_or(1));
+    tail::judge_tail(&segment, Around { has_uuid: true, trimmed: 0 }, finding)
+}
+
 /// Splits names into segments, spares and strays: rows @W and @X.
 fn classify<'a>(files: &'a [(String, Vec<u8>)], finding: &mut Finding) -> Vec<(Name, &'a [u8])> {
     let mut named = Vec::new();
@@ -293,6 +315,9 @@ fn judge_segments(segments: &[Segment<'_>], has_uuid: bool, mut finding: Finding
     else {
         return finding;
     };
+    for segment in segments.iter().skip(leftover_count) {
+        judge_slots(segment, &mut finding);
+    }
     if first.header.first_lsn > finding.oldest {
         let (number, oldest) = (first.header.number, finding.oldest);
         return finding.corrupt('J', Some(number), Some(oldest));
@@ -302,7 +327,15 @@ fn judge_segments(segments: &[Segment<'_>], has_uuid: bool, mut finding: Finding
             return finding.corrupt('M', Some(segment.header.number), Some(missing));
         }
     }
-    tail::judge_tail(tail, has_uuid, finding)
+    let trimmed = finding.oldest.saturating_sub(1);
+    tail::judge_tail(tail, Around { has_uuid, trimmed }, finding)
+}
+
+/// Row @V.
+fn judge_slots(segment: &Segment<'_>, finding: &mut Finding) {
+    if !gaps_are_zeros(segment.file) || segment.slots.contains(&SlotState::Invalid) {
+        finding.degrade('V');
+    }
 }
 
 /// Rows @K to @M; the answer is the first LSN that is missing.

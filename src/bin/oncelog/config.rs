@@ -1,10 +1,11 @@
 //! `oncelog config`: the configuration file, read and checked as one value.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use oncelog::broadcast::{Policy, Setting, Violation, WindowFull};
 use oncelog::io::{Io, OpenHow};
-use oncelog::{Policy, Setting, Violation, WindowFull};
 use serde_json::json;
 use toml::{Table, Value};
 
@@ -25,6 +26,29 @@ enum Verb {
         /// The TOML file.
         file: PathBuf,
     },
+}
+
+/// A rule that a file breaks, with both values.
+#[derive(Debug)]
+struct Broken {
+    name: String,
+    rule: &'static str,
+    expected: String,
+    found: String,
+}
+
+impl From<Violation> for Broken {
+    fn from(violation: Violation) -> Self {
+        let Violation { name, rule, expected, found, .. } = violation;
+        Self { name, rule, expected, found }
+    }
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, rule, expected, found } = self;
+        write!(f, "{name}: {rule}: expected {expected}, found {found}")
+    }
 }
 
 /// Largest configuration file, in bytes; real ones have a screen of lines.
@@ -72,7 +96,7 @@ pub(crate) fn load(file: Option<&Path>) -> Result<Policy, Failure> {
 }
 
 /// The policy that a file states, and every rule that it breaks.
-fn read(file: &Path) -> Result<(Policy, Vec<Violation>), Failure> {
+fn read(file: &Path) -> Result<(Policy, Vec<Broken>), Failure> {
     let text = text_of(file)?;
     let table: Table = text.parse().map_err(|error: toml::de::Error| Failure::Usage {
         message: format!("not a TOML file: {}", one_line(&error, &text)),
@@ -81,14 +105,15 @@ fn read(file: &Path) -> Result<(Policy, Vec<Violation>), Failure> {
     let mut policy = Policy::default();
     let mut broken = Vec::new();
     for (section, values) in &table {
-        let Value::Table(values) = values else {
-            broken.push(Violation::unknown(section, "[retention]"));
+        let Some(values) = values.as_table().filter(|_| section == "retention") else {
+            broken.push(Broken {
+                name: section.clone(),
+                rule: "unknown name",
+                expected: "the table [retention]".into(),
+                found: section.clone(),
+            });
             continue;
         };
-        if section != "retention" {
-            broken.push(Violation::unknown(section, "[retention]"));
-            continue;
-        }
         for (name, value) in values {
             let shown = value.to_string();
             let setting = match value {
@@ -97,10 +122,10 @@ fn read(file: &Path) -> Result<(Policy, Vec<Violation>), Failure> {
                 Value::Boolean(flag) => Setting::Flag(*flag),
                 _ => Setting::Text(&shown),
             };
-            broken.extend(policy.set(name, setting).err());
+            broken.extend(policy.set(name, setting).err().map(Broken::from));
         }
     }
-    broken.extend(policy.violations());
+    broken.extend(policy.violations().into_iter().map(Broken::from));
     Ok((policy, broken))
 }
 
@@ -119,9 +144,8 @@ fn text_of(file: &Path) -> Result<String, Failure> {
     let mut bytes = vec![0; usize::try_from(len).unwrap_or_default()];
     let read = source.read_full_at(&mut bytes, 0).map_err(fail)?;
     bytes.truncate(read);
-    String::from_utf8(bytes).map_err(|error| {
-        usage(format!("not UTF-8 at byte {}", error.utf8_error().valid_up_to()))
-    })
+    String::from_utf8(bytes)
+        .map_err(|error| usage(format!("not UTF-8 at byte {}", error.utf8_error().valid_up_to())))
 }
 
 /// What a parser says, with the line it speaks of.
@@ -157,7 +181,11 @@ fn explain(policy: &Policy) -> Vec<(&'static str, String, &'static str)> {
         ("task_retention", duration(policy.task_retention), "a finished job is kept for so long"),
         ("check_interval", duration(policy.check_interval), "between two sweeps of expired keys"),
         ("window_full", full.into(), meaning),
-        ("retry_age_max", duration(policy.retry_age_max), "a task is retried for so long, then parked"),
+        (
+            "retry_age_max",
+            duration(policy.retry_age_max),
+            "a task is retried for so long, then parked",
+        ),
         ("broadcasts_per_hour_max", rate, "keyed broadcasts that the operator expects"),
     ]
 }

@@ -205,6 +205,7 @@ fn line(record: &Record, args: &Args) -> String {
 }
 
 fn lsn(text: &str) -> Result<Lsn, String> {
-    let number: u64 = text.parse().map_err(|_| "not a decimal number".to_owned())?;
+    let number: u64 =
+        text.parse().map_err(|e: std::num::ParseIntError| format!("not a decimal number: {e}"))?;
     Lsn::new(number).ok_or_else(|| "LSNs begin at 1".into())
 }

@@ -7,14 +7,21 @@
 #![expect(clippy::print_stderr, reason = "the error of a command goes to standard error")]
 
 mod append;
+mod broadcast;
+mod config;
 mod dump;
 mod failure;
+mod import;
 mod inspect;
+mod jobs;
+mod keys;
 mod logs;
 mod record;
 mod render;
+mod replay;
 mod stats;
 mod verify;
+mod writer;
 
 use std::process::ExitCode;
 
@@ -36,8 +43,14 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Append(append::Args),
+    Broadcast(broadcast::Args),
+    Config(config::Args),
     Dump(dump::Args),
+    Import(import::Args),
     Inspect(inspect::Args),
+    Jobs(jobs::Args),
+    Keys(keys::Args),
+    Replay(replay::Args),
     Stats(stats::Args),
     Verify(verify::Args),
 }
@@ -50,8 +63,14 @@ fn main() -> ExitCode {
     let json = cli.json;
     let end = match cli.command {
         Command::Append(args) => append::run(&args),
+        Command::Broadcast(args) => broadcast::run(&args, json),
+        Command::Config(args) => config::run(&args, json),
         Command::Dump(args) => dump::run(&args, json),
+        Command::Import(args) => import::run(&args, json),
         Command::Inspect(args) => inspect::run(&args, json),
+        Command::Jobs(args) => jobs::run(&args, json),
+        Command::Keys(args) => keys::run(&args, json),
+        Command::Replay(args) => replay::run(&args, json),
         Command::Stats(args) => stats::run(&args, json),
         Command::Verify(args) => verify::run(&args, json),
     };

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::visible::{Channels, Messages};
 use crate::broadcast::StoreView;
 use crate::error::{Error, ErrorKind, Result};
-use crate::log::{LogView, ViewReader};
+use crate::log::{LogView, Reader};
 use crate::lsn::Lsn;
 
 /// A look at every pchannel, all of them taken before the first is read.
@@ -40,11 +40,11 @@ impl Channels for ViewChannels {
     }
 }
 
-struct ViewMessages<'v> {
-    reader: ViewReader<'v>,
+struct ViewMessages {
+    reader: Reader,
 }
 
-impl Messages for ViewMessages<'_> {
+impl Messages for ViewMessages {
     fn next(&mut self) -> Result<Option<(Lsn, Bytes)>> {
         Ok(self.reader.next()?.map(|record| (record.lsn, record.payload)))
     }

@@ -226,8 +226,8 @@ impl Driver {
             }
             Op::Trim(quarters) => self.trim(*quarters),
             Op::IdleSlot => {
-                let done = self.log().write_idle_slot();
-                self.settle(done, |_, _| {})
+                self.log().write_idle_slot();
+                Ok(())
             }
             Op::Close => {
                 let done = self.log.take().unwrap().close();

@@ -3,11 +3,15 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use oncelog::io::fs::FsIo;
-use oncelog::{LogView, Severity};
+use oncelog::io::Io as _;
+use oncelog::testing::{Machine, MemIo};
+use oncelog::{Check, ErrorKind, Finding, Log, LogView, Lsn, Options, RecoveryReport, Severity};
 
 use super::shape::Directory;
-use crate::reference::{Kept, Place, Verdict};
+use crate::reference::{Kept, Place, TornRange, Verdict};
+
+/// The directory of the log on every machine here.
+pub(super) const DIR: &str = "/log";
 
 /// One finding of the library.
 #[derive(Clone, Debug)]
@@ -58,37 +62,62 @@ impl Seen {
         })
     }
 
-    /// Where the first missing record is, as the reference has it.
+    /// Where the reading of the records ends for damage. The segment is that of the first finding:
+    /// a verification names the damaged frames, which may lie behind the first one of their batch.
     pub(super) fn place(&self) -> Option<Place> {
-        self.findings.iter().find(|told| told.severity == Severity::Corrupt).map(|told| told.place)
+        let corrupt = self.findings.iter().find(|told| told.severity == Severity::Corrupt)?;
+        self.error.map(|error| Place { segment: corrupt.place.segment, lsn: error.lsn })
     }
 }
 
-/// Writes a directory and looks at it.
-pub(super) fn look(directory: &Directory) -> Seen {
-    let home = tempfile::tempdir().unwrap();
+/// A machine that holds a directory, durably.
+pub(super) fn machine_of(directory: &Directory) -> Machine {
+    let io = MemIo::default();
+    io.create_dir(Path::new(DIR)).unwrap();
+    let mut machine = io.machine();
+    machine.sync_all();
+    let path = |name: &str| Path::new(DIR).join(name);
     for (name, bytes) in &directory.files {
-        std::fs::write(home.path().join(name), bytes).unwrap();
+        machine.put(path(name), bytes).unwrap();
     }
     if let Some(lock) = &directory.lock {
-        std::fs::write(home.path().join("LOCK"), lock).unwrap();
+        machine.put(path("LOCK"), lock).unwrap();
     }
-    look_at(home.path())
+    machine
+}
+
+/// The directory on a machine, as another process reads it.
+pub(super) fn directory_of(machine: &Machine, story: String) -> Directory {
+    let mut directory = Directory { files: Vec::new(), lock: None, story };
+    for entry in MemIo::new(machine.clone()).list(Path::new(DIR)).unwrap_or_default() {
+        let name = entry.name.into_string().unwrap();
+        let bytes = machine.bytes(Path::new(DIR).join(&name)).unwrap();
+        if name == "LOCK" {
+            directory.lock = Some(bytes);
+        } else {
+            directory.files.push((name, bytes));
+        }
+    }
+    directory.files.sort();
+    directory
 }
 
 /// Looks at a directory that stands still.
-pub(super) fn look_at(path: &Path) -> Seen {
-    let view = LogView::open_unshared(path, Arc::new(FsIo)).unwrap();
+pub(super) fn look(machine: &Machine) -> Seen {
+    look_at(machine, Path::new(DIR))
+}
+
+/// Looks at the directory, or at one segment alone.
+pub(super) fn look_at(machine: &Machine, path: &Path) -> Seen {
+    let view = LogView::open_unshared(path, Arc::new(MemIo::new(machine.clone()))).unwrap();
     let mut findings = Vec::new();
-    let mut tell = |finding: &oncelog::Finding| {
+    let mut tell = |finding: &Finding| {
+        let Finding { kind, severity, segment, offset, lsn, expected, found, .. } = finding;
         findings.push(Told {
-            kind: finding.kind.as_str(),
-            severity: finding.severity,
-            place: Place { segment: finding.segment.map(|id| id.get()), lsn: finding.lsn },
-            words: format!(
-                "{:?}: expected {}, found {}",
-                finding.offset, finding.expected, finding.found
-            ),
+            kind: kind.as_str(),
+            severity: *severity,
+            place: Place { segment: segment.map(|id| id.get()), lsn: *lsn },
+            words: format!("{offset:?}: expected {expected}, found {found}"),
         });
     };
     view.verify(&mut tell).unwrap();
@@ -97,8 +126,8 @@ pub(super) fn look_at(path: &Path) -> Seen {
         is_empty: view.segments().is_empty(),
         degraded: findings.iter().any(|told| told.severity == Severity::Degraded),
         oldest: view.oldest_lsn().get(),
-        proven: view.proven_lsn().map_or(0, |lsn| lsn.get()),
-        last: view.last_lsn().map(|lsn| lsn.get()),
+        proven: view.proven_lsn().map_or(0, Lsn::get),
+        last: view.last_lsn().map(Lsn::get),
         records,
         error,
         findings,
@@ -111,18 +140,63 @@ fn read(view: &LogView) -> (Vec<Kept>, Option<Place>) {
     loop {
         match reader.next() {
             Ok(None) => return (records, None),
-            Ok(Some(record)) => records.push(Kept {
-                lsn: record.lsn.get(),
-                time: record.time_ms,
-                kind: record.kind,
-                payload: record.payload.to_vec(),
-                segment: record.segment.get(),
-                offset: record.offset,
-            }),
+            Ok(Some(record)) => records.push(kept(&record)),
             Err(error) => {
-                let lsn = error.lsn().map(|lsn| lsn.get());
-                return (records, Some(Place { segment: None, lsn }));
+                return (records, Some(Place { segment: None, lsn: error.lsn() }));
             }
         }
     }
+}
+
+fn kept(record: &oncelog::Record) -> Kept {
+    Kept {
+        lsn: record.lsn.get(),
+        time: record.time_ms,
+        kind: record.kind,
+        payload: record.payload.to_vec(),
+        segment: record.segment.get(),
+        offset: record.offset,
+    }
+}
+
+/// How the logs here are opened: no clock but a still one, no thread.
+pub(super) fn options(io: &MemIo) -> Options {
+    Options::new().segment_bytes_max(65_536).background(false).io(Arc::new(io.clone()))
+}
+
+/// What a writer concludes, and what it leaves behind after one append and a close.
+pub(super) struct Written {
+    pub(super) oldest: u64,
+    pub(super) proven: u64,
+    pub(super) last: u64,
+    pub(super) torn: Option<TornRange>,
+    pub(super) records: Vec<Kept>,
+    pub(super) after: Machine,
+}
+
+/// Opens the log as a writer that reads every frame, appends a record, and closes.
+pub(super) fn write(machine: &Machine, record: &[u8]) -> Result<Written, ErrorKind> {
+    let io = MemIo::new(machine.clone());
+    let opened = Log::open(DIR, &options(&io).check(Check::Full));
+    let (log, report) = opened.map_err(|error| error.kind())?;
+    let RecoveryReport { oldest_lsn, proven_lsn, last_lsn, torn, .. } = report;
+    let mut records = Vec::new();
+    let mut reader = log.reader(log.oldest_lsn()).unwrap();
+    while let Some(record) = reader.next().unwrap() {
+        records.push(kept(&record));
+    }
+    log.append(record).map_err(|error| error.kind())?;
+    log.close().map_err(|error| error.kind())?;
+    Ok(Written {
+        oldest: oldest_lsn.get(),
+        proven: proven_lsn.map_or(0, Lsn::get),
+        last: last_lsn.map_or(0, Lsn::get),
+        torn: torn.map(|torn| TornRange {
+            segment: torn.segment.get(),
+            from: torn.bytes.start,
+            to: torn.bytes.end,
+        }),
+        records,
+        after: io.machine(),
+    })
 }

@@ -153,7 +153,7 @@ impl Writer {
 
     /// What a crash, or a close, leaves behind the last group.
     fn end_of_tail(&mut self, forge: &mut Forge, dice: &mut Dice) {
-        match dice.below(7) {
+        match dice.below(8) {
             0 => {}
             1 => forge.footer(0),
             2 => {
@@ -175,6 +175,18 @@ impl Writer {
                 forge.fill();
             }
             4 => {
+                // A header behind a hole whose LSN is about the greatest that fits before it.
+                let hole = 8 * (1 + dice.index(30));
+                forge.file.extend(vec![0; hole]);
+                let at = forge.file.len();
+                let fit = (at as u64 - 12_288) / 32;
+                let lsn = (forge.first_lsn + fit + dice.below(4)).saturating_sub(1);
+                let lag = u32::try_from(dice.below(3)).unwrap_or(0);
+                let frame = forge.encode(at, lsn, lag, b"far", dice.once_in(2));
+                forge.file.extend(frame);
+                self.story.push_str(" a far header,");
+            }
+            5 => {
                 let len = dice.index(300);
                 let bytes = dice.bytes(len);
                 forge.file.extend(bytes);

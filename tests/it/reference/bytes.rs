@@ -193,6 +193,16 @@ fn slot_bytes(file: &[u8], index: usize) -> Option<&[u8]> {
     part(file, *SLOT_OFFSETS.get(index)?, 128)
 }
 
+/// Whether the bytes beside header and slots are zeros.
+pub(crate) fn gaps_are_zeros(file: &[u8]) -> bool {
+    let places = [(0, 80), (4096, 128), (8192, 128), (FRAMES_AT, usize::MAX)];
+    let ends = places.iter().map(|(at, len)| at.saturating_add(*len));
+    ends.zip(places.iter().skip(1)).all(|(end, (next, _))| {
+        let gap = file.iter().take(*next).skip(end);
+        gap.copied().all(|byte| byte == 0)
+    })
+}
+
 /// Reads what a slot says about itself.
 fn read_slot(file: &[u8], index: usize) -> Option<Slot> {
     let bytes = slot_bytes(file, index)?;

@@ -29,6 +29,7 @@ pub(crate) struct Forge {
     next_lsn: u64,
     time: u64,
     payload_bytes: u64,
+    ends_batch: bool,
     entries: Vec<(u64, u64, u64)>,
 }
 
@@ -56,6 +57,7 @@ impl Forge {
             next_lsn: first_lsn,
             time: base_time,
             payload_bytes: 0,
+            ends_batch: true,
             entries: Vec::new(),
         };
         forge.slot(1, first_lsn - 1, 12_288, oldest_lsn);
@@ -107,16 +109,16 @@ impl Forge {
     /// Appends a batch of records, one for each payload, all with this lag.
     pub(crate) fn batch(&mut self, lags: u32, payloads: &[&[u8]]) {
         for (index, payload) in payloads.iter().enumerate() {
-            let ends = index + 1 == payloads.len();
-            if index == 0 {
-                self.note_entry();
-            }
-            self.frame(lags, payload, ends);
+            self.frame(lags, payload, index + 1 == payloads.len());
         }
     }
 
     /// Appends one frame.
     pub(crate) fn frame(&mut self, lag: u32, payload: &[u8], ends_batch: bool) {
+        if self.ends_batch {
+            self.note_entry();
+        }
+        self.ends_batch = ends_batch;
         let offset = self.file.len();
         self.time += 1;
         let frame = self.encode(offset, self.next_lsn, lag, payload, ends_batch);
@@ -187,8 +189,8 @@ impl Forge {
         self.file.extend(footer);
     }
 
-    /// Appends zeros up to a multiple of 64 KiB, as a prepared file has them.
+    /// Appends zeros, as a prepared file has them.
     pub(crate) fn fill(&mut self) {
-        self.file.resize(self.file.len().next_multiple_of(65_536), 0);
+        self.file.resize(self.file.len().next_multiple_of(4096), 0);
     }
 }

@@ -152,7 +152,7 @@ fn a_dead_header_is_a_witness() {
     let finding = check_log(vec![sealed(), damaged], Verdict::Torn, "LQ");
     assert_eq!((finding.proven, finding.last), (5, 5));
     let torn = finding.torn.unwrap();
-    assert_eq!((torn.from, torn.to), (12_288 + 40, 12_288 + 80));
+    assert_eq!((torn.from, torn.to), (12_288 + 40, 12_288 + 75));
 }
 
 #[test]

@@ -1,10 +1,19 @@
 //! Rows @N to @V of SPEC 12: what the last segment says.
 
-use super::bytes::{SlotState, footer, frame_header};
+use super::bytes::{footer, footer_of, frame_header};
 use super::{FRAMES_AT, Finding, Segment, TornRange, Verdict, wide};
 
+/// What the log around a tail says.
+#[derive(Clone, Copy)]
+pub(super) struct Around {
+    /// `LOCK` holds a UUID.
+    pub(super) has_uuid: bool,
+    /// The records up to here have to be there, kept or trimmed.
+    pub(super) trimmed: u64,
+}
+
 /// Judges the last segment; `finding` holds what the segments before it said.
-pub(super) fn judge_tail(tail: &Segment<'_>, has_uuid: bool, mut finding: Finding) -> Finding {
+pub(super) fn judge_tail(tail: &Segment<'_>, around: Around, mut finding: Finding) -> Finding {
     let before = tail.header.first_lsn - 1;
     let (kept, cut) = tail.frames(None);
     let end = kept.last().map_or(FRAMES_AT, |frame| frame.end);
@@ -18,10 +27,7 @@ pub(super) fn judge_tail(tail: &Segment<'_>, has_uuid: bool, mut finding: Findin
     finding.last = kept.last().map_or(before, |frame| frame.lsn);
     finding.keep(tail, &kept);
 
-    if tail.slots.iter().any(|slot| *slot == SlotState::Invalid) {
-        finding.degrade('V');
-    }
-    if finding.last < finding.proven || finding.last < finding.oldest.saturating_sub(1) {
+    if finding.last < finding.proven || finding.last < around.trimmed {
         let missing = finding.last + 1;
         return finding.corrupt('N', Some(tail.header.number), Some(missing));
     }
@@ -34,20 +40,22 @@ pub(super) fn judge_tail(tail: &Segment<'_>, has_uuid: bool, mut finding: Findin
 
     let rest = tail.file.get(end..).unwrap_or_default();
     let in_use = rest.iter().rposition(|&byte| byte != 0).map_or(0, |at| at + 1);
-    let sealed = cut.is_empty()
-        && footer(tail.file, &tail.header)
-            .is_some_and(|footer| footer.last_lsn == finding.last && footer.end == wide(end));
-    if sealed {
+    let sealed = footer(tail.file, &tail.header)
+        .filter(|footer| footer.last_lsn == finding.last && footer.end == wide(end));
+    if let Some(found) = sealed.filter(|_| cut.is_empty()) {
+        if found != footer_of(&tail.header, &kept, &found) {
+            finding.degrade('K');
+        }
         return finding.decide('P', Verdict::Clean);
     }
-    if !has_uuid && finding.last == 0 {
+    if !around.has_uuid && kept.is_empty() {
         finding.add('S');
     }
     if in_use > 0 {
         finding.torn = Some(TornRange {
             segment: tail.header.number,
             from: wide(end),
-            to: wide(end + in_use).next_multiple_of(8),
+            to: wide(end + in_use),
         });
         return finding.decide('Q', Verdict::Torn);
     }

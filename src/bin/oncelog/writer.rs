@@ -1,0 +1,52 @@
+//! A store opened for writing, as every command that changes one opens it.
+
+use std::path::{Path, PathBuf};
+
+use oncelog::broadcast::{Broadcaster, Options};
+use oncelog::import::Imports;
+use oncelog::{CreateMode, Store, StoreOptions};
+
+use crate::config;
+use crate::failure::Failure;
+
+/// Options of every command that opens a store for writing.
+#[derive(Debug, clap::Args)]
+pub(crate) struct WriterArgs {
+    /// Configuration file (TOML); the built-in policy without it.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// In whose name keys are used.
+    #[arg(long, value_name = "NAME", default_value = "default")]
+    pub(crate) principal: String,
+}
+
+/// An open store with its broadcaster, which knows imports.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    pub(crate) broadcaster: Broadcaster,
+    pub(crate) imports: Imports,
+}
+
+impl Writer {
+    /// Opens the store in `dir`.
+    pub(crate) fn open(dir: &Path, args: &WriterArgs, create: CreateMode) -> Result<Self, Failure> {
+        let policy = config::load(args.config.as_deref())?;
+        let store = Store::open(dir, &StoreOptions::new().create(create))?;
+        let imports = Imports::new();
+        let options = Options::new().policy(policy);
+        let options = imports.types().into_iter().fold(options, Options::register);
+        Ok(Self { broadcaster: Broadcaster::open(store, options)?, imports })
+    }
+
+    /// Runs work on the store, then closes it whatever came of the work.
+    pub(crate) fn run<T>(
+        self,
+        work: impl FnOnce(&Self) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let end = work(&self);
+        let closed = self.broadcaster.close();
+        let end = end?;
+        closed?;
+        Ok(end)
+    }
+}
