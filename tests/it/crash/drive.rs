@@ -186,6 +186,10 @@ impl Driver {
     /// Opens the log and compares it with the oracle.
     pub(crate) fn open(&mut self, end: End) -> Result<(), String> {
         self.poisoned = false;
+        if end != End::Kill {
+            // Before the open: it may be killed in its turn.
+            self.oracle(|o| o.written = o.promised);
+        }
         let created = self.oracle(|o| o.created);
         let mut opened = Log::open(DIR, &options(&self.io));
         if let Err(e) = &opened {
