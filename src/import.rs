@@ -22,5 +22,5 @@ mod verdict;
 
 pub use self::format::Format;
 pub use self::jobs::{ImportCall, ImportProgress, ImportReport, Imports};
-pub use self::replay::ReplayReport;
+pub use self::replay::{ReplayReport, ReplaySelection, replay};
 pub use self::request::{COLLECTION_NAME_LEN_MAX, COLLECTION_VCHANNELS_MAX, ImportRequest};
