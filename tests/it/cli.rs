@@ -100,7 +100,7 @@ impl Appender {
 }
 
 /// Names, sizes, times and bytes of everything below a directory.
-fn snapshot(dir: &Path) -> Vec<(PathBuf, u64, SystemTime, Vec<u8>)> {
+pub(crate) fn snapshot(dir: &Path) -> Vec<(PathBuf, u64, SystemTime, Vec<u8>)> {
     let mut all = Vec::new();
     let mut left = vec![dir.to_path_buf()];
     while let Some(path) = left.pop() {
@@ -130,7 +130,7 @@ fn change(file: &Path, offset: u64, with: impl Fn(u8) -> u8) {
     fs::write(file, bytes).unwrap();
 }
 
-fn has_keys(object: &Value, keys: &str) {
+pub(crate) fn has_keys(object: &Value, keys: &str) {
     for key in keys.split_whitespace() {
         assert!(object.get(key).is_some(), "no {key} in {object}");
     }
