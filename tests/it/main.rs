@@ -13,6 +13,8 @@
 mod beside;
 mod broadcast;
 mod cli;
+mod cli_damage;
+mod cli_store;
 mod crash;
 mod differential;
 mod faults;
