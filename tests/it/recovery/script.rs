@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use oncelog::io::{Io as _, IoFile as _, OpenHow};
+use oncelog::io::{Io as _, OpenHow};
 use oncelog::testing::{Machine, MemIo};
 use oncelog::{Batch, Check, CreateMode, Durability, Log, Lsn, Options, RecordKind};
 use oncelog_format::{Owner, SegmentHeader, Slot, Uuid, encode_lock, segment_name};
