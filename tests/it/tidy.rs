@@ -17,6 +17,7 @@ const LAYERS: &[&[&str]] = &[
     &["error", "lsn", "clock", "io", "testing"],
     &["log"],
     &["channel"],
+    &["store"],
     &["broadcast"],
     &["import"],
     &["gateway"],
