@@ -13,10 +13,13 @@
 mod beside;
 mod broadcast;
 mod cli;
+mod cli_damage;
+mod cli_store;
 mod crash;
 mod differential;
 mod faults;
 mod kill;
+mod log;
 mod model;
 mod recovery;
 mod reference;

@@ -30,7 +30,7 @@ pub(crate) struct Args {
     /// Records of this time or earlier.
     #[arg(long, value_name = "TIME")]
     until: Option<Timestamp>,
-    /// Messages of this type.
+    /// Messages and control records of this type.
     #[arg(long = "type", value_name = "TYPE")]
     of_type: Option<String>,
     /// Messages of this vchannel.
@@ -133,16 +133,12 @@ fn wanted(record: &Record, args: &Args) -> bool {
     {
         return false;
     }
-    if args.of_type.is_none() && args.vchannel.is_none() && args.key.is_none() {
-        return true;
-    }
-    let Some(message) = record::message(record) else { return false };
-    let is = |wanted: &Option<String>, found: Option<String>| {
-        wanted.as_ref().is_none_or(|wanted| found.as_ref() == Some(wanted))
+    let is = |wanted: &Option<String>, found: &dyn Fn() -> Option<String>| {
+        wanted.as_ref().is_none_or(|wanted| found().as_ref() == Some(wanted))
     };
-    is(&args.of_type, record::text(&message, record::TYPE))
-        && is(&args.vchannel, record::text(&message, record::VCHANNEL))
-        && is(&args.key, record::client_key(&message))
+    is(&args.of_type, &|| record::type_of(record))
+        && is(&args.vchannel, &|| record::text(&record::message(record)?, record::VCHANNEL))
+        && is(&args.key, &|| record::client_key(&record::message(record)?))
 }
 
 fn print(seen: &Seen, record: &Record, args: &Args, out: &mut Out) -> Result<(), Failure> {
@@ -166,8 +162,10 @@ fn object(seen: &Seen, record: &Record, args: &Args) -> Value {
     object.insert("batch_end".into(), json!(record.batch_end));
     let message = record::message(record);
     let bytes = message.as_ref().map_or(&record.payload[..], |message| message.payload());
+    if let Some(name) = record::type_of(record) {
+        object.insert("type".into(), json!(name));
+    }
     if let Some(message) = &message {
-        object.insert("type".into(), json!(record::text(message, record::TYPE)));
         object.insert("vchannel".into(), json!(record::text(message, record::VCHANNEL)));
         object.insert("properties".into(), record::properties(message));
     }
@@ -193,13 +191,19 @@ fn line(record: &Record, args: &Args) -> String {
     }
     let message = record::message(record);
     let bytes = message.as_ref().map_or(&record.payload[..], |message| message.payload());
-    if let Some(message) = &message {
-        let name = |key| record::text(message, key).unwrap_or_else(|| "-".into());
-        let (kind, vchannel) = (name(record::TYPE), name(record::VCHANNEL));
-        render::write_to(&mut line, format_args!("  {kind} on {vchannel}"));
+    if let Some(name) = record::type_of(record) {
+        render::write_to(&mut line, format_args!("  {name}"));
     }
-    if let Some((text, _)) = record::payload(bytes, args.payload) {
-        render::write_to(&mut line, format_args!("  {text}"));
+    if let Some(vchannel) = message.and_then(|message| record::text(&message, record::VCHANNEL)) {
+        render::write_to(&mut line, format_args!(" on {vchannel}"));
+    }
+    match record::payload(bytes, args.payload) {
+        // Bytes that are no text say nothing as text.
+        Some((text, is_lossy)) if is_lossy || text.contains('\0') => {
+            render::write_to(&mut line, format_args!("  ({} bytes)", bytes.len()));
+        }
+        Some((text, _)) => render::write_to(&mut line, format_args!("  {text}")),
+        None => {}
     }
     line
 }

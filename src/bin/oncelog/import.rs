@@ -67,9 +67,9 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
     let report = report?;
     let mut out = Out::new(json);
     if json {
-        out.object(&object(&report))?
+        out.object(&object(&report))?;
     } else {
-        out.line(&line(&report))?
+        out.line(&line(&report))?;
     }
     out.flush()?;
     let is_failed = report.phase == JobPhase::Failed;

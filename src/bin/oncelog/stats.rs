@@ -48,7 +48,7 @@ struct Stats {
     frame_bytes: u64,
     time: Option<(u64, u64)>,
     kinds: BTreeMap<u8, u64>,
-    /// Of messages; at most [`NAMES_MAX`] names, so that memory does not grow with the log.
+    /// Of messages and control records; at most [`NAMES_MAX`] names, so that memory does not grow with the log.
     types: BTreeMap<String, u64>,
     vchannels: BTreeMap<String, u64>,
     /// Payloads by the number of bits of their length.
@@ -83,10 +83,12 @@ impl Stats {
             *self.batch_sizes.entry(bits(self.open_batch)).or_default() += 1;
             self.open_batch = 0;
         }
+        if let Some(name) = record::type_of(record) {
+            add(&mut self.types, &name);
+        }
         if let Some(message) = record::message(record) {
-            let name = |key| record::text(&message, key).unwrap_or_else(|| "-".into());
-            add(&mut self.types, &name(record::TYPE));
-            add(&mut self.vchannels, &name(record::VCHANNEL));
+            let name = record::text(&message, record::VCHANNEL);
+            add(&mut self.vchannels, &name.unwrap_or_else(|| "-".into()));
         }
     }
 
@@ -148,7 +150,7 @@ impl Stats {
         }
         for (label, names) in [("type", &self.types), ("vchannel", &self.vchannels)] {
             for (name, n) in names {
-                out.line(&format!("  {label} {name:<12} {:>12}", count(*n)))?;
+                out.line(&format!("  {label} {name:<20} {:>12}", count(*n)))?;
             }
         }
         for (label, sizes) in [("bytes", &self.sizes), ("records", &self.batch_sizes)] {
