@@ -18,11 +18,12 @@ use oncelog_format::message::{BroadcastId, Scope};
 
 use super::kind::MessageType;
 use super::locks::{Claim, Holder, Locks};
+use super::options::Options;
 use super::policy::Policy;
+use super::refusal;
 use super::request::Answer;
 use super::state::State;
 use super::window::Reserved;
-use super::{Options, refusal};
 use crate::channel::{ChannelLog, Position};
 use crate::clock::{Clock, LogTime};
 use crate::error::{Error, ErrorKind, Result};

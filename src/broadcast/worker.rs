@@ -166,6 +166,8 @@ impl Inner {
             return Ok(Next::Park(format!("message type {name} is not registered")));
         };
         let called = {
+            let trace = task.accepted.trace.as_deref();
+            let _span = tracing::info_span!("callback", broadcast = id.0, trace).entered();
             CALLBACK.set(Some(id));
             let called = catch_unwind(AssertUnwindSafe(|| kind.apply(&task)));
             CALLBACK.set(None);
