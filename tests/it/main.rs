@@ -16,6 +16,7 @@ mod cli;
 mod crash;
 mod differential;
 mod faults;
+mod import;
 mod kill;
 mod model;
 mod recovery;
