@@ -49,8 +49,10 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
     let mut out = Out::new(json);
+    let place = logs::open(&args.path)?;
+    let damage = place.findings.iter().find(|finding| finding.severity == Severity::Corrupt);
     let mut exit = Exit::Clean;
-    let mut logs = logs::open(&args.path)?;
+    let mut logs = place.logs;
     if args.follow && logs.len() != 1 {
         return Err(Failure::usage("--follow takes one log, not a store"));
     }
@@ -59,6 +61,9 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
         out.flush()?;
         end?;
         exit = exit.max(logs::exit(seen.view.severity()));
+    }
+    if let Some(damage) = damage {
+        return Err(damage.to_error().into());
     }
     match logs.pop() {
         Some(seen) if args.follow => follow(seen, args, &mut out),
