@@ -208,6 +208,10 @@ impl Broadcaster {
         }
         let mut state = State::default();
         let newest_ms = store.replay(|record| state.apply(record))?;
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::TombstoneReset) {
+            state.reset_tombstones();
+        }
         check_policy(&options.policy, &state)?;
         let newest_ms = newest_ms.map(|newest_ms| newest_ms.max(state.newest_ms()));
         let named = state.vchannels().map(|(_, pchannel)| pchannel.to_owned()).collect();
@@ -558,8 +562,15 @@ fn check_policy(policy: &Policy, state: &State) -> Result<()> {
 fn take_up(core: &mut Core) {
     let open = core.state.tasks().filter(|(_, task)| task.done.is_none());
     let open: Vec<BroadcastId> = open.map(|(id, _)| id).collect();
+    let unseen = Copy::Unresolved;
+    #[cfg(planted)]
+    let unseen = if crate::planted::is_active(crate::planted::Bug::CopyWithoutScan) {
+        Copy::Absent
+    } else {
+        unseen
+    };
     for id in open {
-        let Some(mut run) = core.run_of(id, Copy::Unresolved) else { continue };
+        let Some(mut run) = core.run_of(id, unseen) else { continue };
         run.admitted = true;
         let claim = core.claim(&run.accepted, run.accepted_at_ms);
         core.locks.seize(Holder::Task(id), claim);

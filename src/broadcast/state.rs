@@ -246,6 +246,10 @@ impl State {
         };
         let Some(scope) = &task.accepted.scope else { return };
         self.window.leave(id, &scope.principal, dropped.cause, task.expires_at_ms());
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::ScopeWithoutOwner) {
+            self.scopes.remove(scope);
+        }
         // A newer acceptance may own the scope: then it stays.
         if self.scopes.get(scope) == Some(&id) {
             self.scopes.remove(scope);
@@ -275,6 +279,16 @@ impl State {
                 task.accepted.firm,
             ),
             _ => self.window.unsettle(id, &scope.principal),
+        }
+    }
+
+    /// Starts the time of every tombstone again.
+    #[cfg(planted)]
+    pub(crate) fn reset_tombstones(&mut self) {
+        for task in self.tasks.values_mut() {
+            if let Some((_, at_ms)) = &mut task.done {
+                *at_ms = self.newest_ms.saturating_add(1);
+            }
         }
     }
 

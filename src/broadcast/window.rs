@@ -121,6 +121,8 @@ impl Window {
         let Some(share) = self.shares.get_mut(principal) else { return };
         share.times.insert(id, (done_at_ms, expires_at_ms));
         share.settled.insert((expires_at_ms, id));
+        #[cfg(planted)]
+        let firm = firm && !crate::planted::is_active(crate::planted::Bug::EvictPromised);
         if !firm {
             share.evictable.insert((done_at_ms, id));
         }

@@ -140,6 +140,10 @@ impl Inner {
         let unresolved = Self::in_state(&self.lock(), id, Copy::Unresolved);
         for (pchannel, _) in unresolved {
             self.resolve(&pchannel)?;
+            #[cfg(planted)]
+            if crate::planted::is_active(crate::planted::Bug::FoundIsAcked) {
+                self.record_acks(id, AckMode::Consumer)?;
+            }
         }
         let absent = Self::in_state(&self.lock(), id, Copy::Absent);
         if !absent.is_empty() {
@@ -405,6 +409,12 @@ impl Run {
     fn as_task(&self) -> Task {
         let (accepted, channels) = (Arc::clone(&self.accepted), self.positions().collect());
         Task { accepted, channels, attempts: self.retries }
+    }
+
+    /// What a duplicate is told too early.
+    #[cfg(planted)]
+    pub(crate) fn early_answer(&self) -> Answer {
+        self.answer(Ending::Done, self.accepted_at_ms)
     }
 
     fn answer(&self, ending: Ending, done_at_ms: u64) -> Answer {

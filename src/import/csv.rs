@@ -63,7 +63,8 @@ pub(crate) fn survey(source: &Source, pass: &mut FirstPass<'_>) -> Result<Survey
         let mut reader = CsvReader::new(source, schema.clone())?;
         while reader.next_batch(SLICE_ROWS as usize)?.is_some() {}
     }
-    Ok(Survey { schema, rows: sizer.rows(), sha256, slice_rows: sizer.slice_rows(overhead) })
+    let slice_rows = sizer.slice_rows(overhead);
+    Ok(Survey { schema, rows: sizer.rows(), sha256, slice_rows, kinds: Vec::new() })
 }
 
 /// A column: text, unless the collection's schema says otherwise.
@@ -98,10 +99,6 @@ impl CsvReader {
 }
 
 impl RowReader for CsvReader {
-    fn schema(&self) -> SchemaRef {
-        self.schema.clone()
-    }
-
     fn skip(&mut self, rows: u64) -> Result<()> {
         for _ in 0..rows {
             if !self.rows.advance()? {

@@ -140,7 +140,8 @@ impl Driver<'_> {
             schema => Some(slice::schema(schema).map_err(Halt::Failed)?),
         };
         let key = collection.primary_key.as_deref();
-        let surveyed = Plan::survey(request, key, expected.as_deref(), &mut report);
+        let max = self.watch.slice_rows_max();
+        let surveyed = Plan::survey(request, key, expected.as_deref(), max, &mut report);
         let plan = surveyed.map_err(|e| self.halt(e))?;
         if expected.is_none() {
             self.state_schema(&plan, collection)?;

@@ -16,6 +16,7 @@ use super::driver;
 use super::kind::{self, IMPORT};
 use super::plan::is_changed;
 use super::request::ImportRequest;
+use super::sizer::SLICE_ROWS;
 use crate::broadcast::{
     Answer, Broadcaster, CollectionSpec, Identity, Job, Jobs, MessageType, Request, State,
     check_client_key,
@@ -105,13 +106,20 @@ impl ImportCall {
 }
 
 /// The imports of one store; cheap to clone.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Imports {
     shared: Arc<Shared>,
 }
 
-#[derive(Debug, Default)]
+impl Default for Imports {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[derive(Debug)]
 struct Shared {
+    slice_rows_max: u32,
     jobs: Mutex<Running>,
     changed: Condvar,
 }
@@ -146,7 +154,17 @@ impl Imports {
     /// Imports of a store that is yet to be opened with [`Imports::types`].
     #[must_use]
     pub fn new() -> Self {
-        Self::default()
+        Self::with_slice_rows(SLICE_ROWS)
+    }
+
+    /// The same, with at most this many rows a slice, rounded down to a power of two; plans that
+    /// are recorded keep their own number.
+    #[must_use]
+    pub fn with_slice_rows(rows: u32) -> Self {
+        // Slices are sized by windows of powers of two.
+        let slice_rows_max = 1 << rows.clamp(1, SLICE_ROWS).ilog2();
+        let (jobs, changed) = (Mutex::default(), Condvar::new());
+        Self { shared: Arc::new(Shared { slice_rows_max, jobs, changed }) }
     }
 
     /// The message types that the store's broadcaster must know.
@@ -427,6 +445,11 @@ impl Watch {
         self.imports.lock().closing
     }
 
+    /// Most rows of a slice.
+    pub(crate) fn slice_rows_max(&self) -> u32 {
+        self.imports.shared.slice_rows_max
+    }
+
     fn stopped(&self, running: &mut Running, error: Error) {
         if let Some(entry) = running.jobs.get_mut(&self.job) {
             entry.stopped = Some(error);
@@ -452,5 +475,7 @@ fn report(answer: &Answer, job: &Job) -> ImportReport {
     }
 }
 
+#[cfg(test)]
+mod crash;
 #[cfg(test)]
 mod tests;

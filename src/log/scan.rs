@@ -45,11 +45,7 @@ impl<'a> Window<'a> {
         let want = want.min(left);
         if !self.holds(offset, want) {
             let len = want.max(WINDOW_LEN).min(left);
-            self.bytes.clear();
-            if self.bytes.capacity() > 4 * WINDOW_LEN.max(len) {
-                self.bytes.shrink_to(0);
-            }
-            self.bytes.resize(len, 0);
+            self.bytes = vec![0; len];
             self.start = offset;
             let read = self.file.read_full_at(&mut self.bytes, offset)?;
             self.bytes.truncate(read);

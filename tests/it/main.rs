@@ -19,6 +19,7 @@ mod crash;
 mod differential;
 mod faults;
 mod kill;
+mod log;
 mod model;
 mod recovery;
 mod reference;

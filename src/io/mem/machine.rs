@@ -137,11 +137,13 @@ impl Machine {
         let mut after = self.clone();
         for (ino, node) in after.nodes.iter_mut().enumerate() {
             match node {
+                Node::Dir(dir) if dir.unsynced.is_empty() && dir.entries == dir.disk => {}
                 Node::Dir(dir) => {
                     let dir = Arc::make_mut(dir);
                     dir.land(|k| chosen(Place::Change(ino, k)) > 0);
                     dir.reload();
                 }
+                Node::File(file) if file.is_settled() => {}
                 Node::File(file) => {
                     let file = Arc::make_mut(file);
                     file.land(|at, _| chosen(Place::Sector(ino, at)), |_| chosen(Place::Len(ino)));
