@@ -17,6 +17,8 @@ const LAYERS: &[&[&str]] = &[
     &["error", "lsn", "clock", "io", "testing"],
     &["log"],
     &["channel"],
+    &["store"],
+    &["place"],
     &["broadcast"],
     &["import"],
     &["gateway"],

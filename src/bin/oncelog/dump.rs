@@ -10,6 +10,7 @@ use crate::failure::{Exit, Failure};
 use crate::logs::{self, Seen};
 use crate::record::{self, PayloadArg};
 use crate::render::{self, Out};
+use crate::value::lsn;
 
 /// Print records and messages; never writes, works beside a live writer.
 ///
@@ -211,10 +212,4 @@ fn line(record: &Record, args: &Args) -> String {
         None => {}
     }
     line
-}
-
-fn lsn(text: &str) -> Result<Lsn, String> {
-    let number: u64 =
-        text.parse().map_err(|e: std::num::ParseIntError| format!("not a decimal number: {e}"))?;
-    Lsn::new(number).ok_or_else(|| "LSNs begin at 1".into())
 }
