@@ -10,7 +10,7 @@
 mod background;
 pub(crate) mod dir;
 mod end;
-mod facts;
+pub(crate) mod facts;
 mod finding;
 mod group;
 mod open;

@@ -15,9 +15,10 @@ const LONGER: &[(&str, &str)] = &[];
 const LAYERS: &[&[&str]] = &[
     &["planted"],
     &["error", "lsn", "clock", "io", "testing"],
-    &["place", "log"],
+    &["log"],
     &["channel"],
     &["store"],
+    &["place"],
     &["broadcast"],
     &["import"],
     &["gateway"],
