@@ -9,12 +9,7 @@ use oncelog_format::{Owner, decode_lock, parse_segment_name};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{EntryKind, Io, OpenHow};
-
-/// The directory of a store's control log.
-const CONTROL: &str = "control";
-
-/// The directory of a store's channel logs.
-const CHANNELS: &str = "channels";
+use crate::store::{CHANNELS, CONTROL};
 
 /// What stands at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
