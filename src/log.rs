@@ -252,7 +252,8 @@ impl Log {
     }
 
     /// Drops the records below `oldest`, which may be the next LSN at most. Segments that hold no
-    /// other record go; a record below `oldest` is not served again, whether or not its bytes stay.
+    /// other record go. No reader that is made from here on serves a record below `oldest`, whether
+    /// or not its bytes stay; one that is within a segment reads that to its end.
     ///
     /// # Errors
     ///

@@ -1,5 +1,6 @@
 //! Opening by a writer (SPEC section 10): lock, recover, make good what needs it.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use super::survey::{Segment, Survey, TailState};
 use super::tail::{Mark, Tail};
 use super::writer::{Gate, SegmentRef, Shared, now};
 use crate::error::{Error, ErrorKind, Result};
-use crate::io::{IoFile, OpenHow};
+use crate::io::{Io, IoFile, OpenHow};
 use crate::lsn::{Lsn, SegmentId};
 
 /// Bytes that are written again at a time.
@@ -34,28 +35,33 @@ pub(crate) fn open(path: &Path, options: &Options) -> Result<(Shared, RecoveryRe
     if let Some(damage) = survey.damage() {
         return Err(damage.to_error());
     }
-    let spares = survey.listing.spares.iter().map(|name| path.join(name));
-    for spare in spares {
-        if let Err(e) = io.remove(&spare) {
-            tracing::warn!(path = %spare.display(), error = %e, "a spare stays");
-        }
-    }
     let refuse = |what: &'static str| Err(Error::new(ErrorKind::InvalidInput, what).at_path(path));
     if survey.is_absent() {
         if options.create == CreateMode::Never {
             return refuse("there is no log");
         }
+        remove_spares(io, path, &survey);
         return create(path, options, lock, &survey).map(|opened| since(begin, opened));
     }
     if options.create == CreateMode::Always {
         return refuse("there is a log already");
     }
+    remove_spares(io, path, &survey);
     resume(path, options, lock, survey).map(|opened| since(begin, opened))
 }
 
 fn since(begin: Duration, mut opened: (Shared, RecoveryReport)) -> (Shared, RecoveryReport) {
     opened.1.duration = now().saturating_sub(begin);
     opened
+}
+
+/// @W
+fn remove_spares(io: &dyn Io, path: &Path, survey: &Survey) {
+    for spare in survey.listing.spares.iter().map(|name| path.join(name)) {
+        if let Err(e) = io.remove(&spare) {
+            tracing::warn!(path = %spare.display(), error = %e, "a spare stays");
+        }
+    }
 }
 
 fn create(
@@ -203,7 +209,7 @@ fn gate(tail: Tail, end: Mark, tally: Tally, segments: Vec<SegmentRef>) -> Gate 
         called: false,
         waiting: 0,
         blocked: false,
-        waiters: Vec::new(),
+        waiters: BTreeMap::new(),
         token: 0,
         sync_wanted: 0,
         sync_due: 0,
