@@ -288,7 +288,8 @@ impl Broadcaster {
         core.usable()?;
         let bodies = inner.missing_vchannels(&core, names)?;
         if bodies.is_empty() {
-            return Ok(());
+            drop(core);
+            return inner.settle_before();
         }
         let (pending, _) = inner.hand_over(&mut core, bodies)?;
         drop(core);
@@ -316,6 +317,7 @@ impl Broadcaster {
     }
 
     /// Looks at the state, with log time in milliseconds. What it shows may not be durable yet.
+    /// Decisions wait meanwhile: `look` is short, and does not call the broadcaster.
     pub fn read<R>(&self, look: impl FnOnce(&State, u64) -> R) -> R {
         use crate::clock::Clock as _;
         let core = self.inner().lock();

@@ -61,7 +61,10 @@ impl Inner {
         let mut core = self.lock();
         core.usable()?;
         if let Some(found) = core.state.collection_named(&spec.name) {
-            return Ok(Arc::clone(found));
+            let found = Arc::clone(found);
+            drop(core);
+            self.settle_before()?;
+            return Ok(found);
         }
         let mut bodies = self.missing_vchannels(&core, &spec.vchannels)?;
         let collection = Arc::new(Collection {

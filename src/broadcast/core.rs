@@ -247,6 +247,17 @@ impl Inner {
         core.usable()
     }
 
+    /// Waits until everything that was handed over before is durable: what the state shows may not
+    /// be yet.
+    pub(crate) fn settle_before(&self) -> Result<()> {
+        let Err(e) = self.store.control().sync() else { return Ok(()) };
+        let mut core = self.lock();
+        if e.kind() != ErrorKind::Closed {
+            self.fail(&mut core, Arc::new(e));
+        }
+        core.usable()
+    }
+
     /// Stops everything: control is not known any more.
     pub(crate) fn fail(&self, core: &mut Core, cause: Arc<Error>) {
         if core.failed.is_none() {

@@ -23,8 +23,9 @@ struct Share {
 }
 
 impl Share {
-    fn over_count(&self, now_ms: u64) -> usize {
-        self.settled.range(..=(now_ms, BroadcastId(u64::MAX))).count()
+    /// How many are over, counted up to `enough`.
+    fn over_count(&self, now_ms: u64, enough: usize) -> usize {
+        self.settled.range(..=(now_ms, BroadcastId(u64::MAX))).take(enough).count()
     }
 
     /// The oldest key without a promise that is not over anyway.
@@ -146,7 +147,8 @@ impl Window {
     /// is terminal.
     #[must_use]
     pub fn live_count(&self, now_ms: u64) -> usize {
-        self.shares.values().map(|s| s.count.saturating_sub(s.over_count(now_ms))).sum()
+        let live = |s: &Share| s.count.saturating_sub(s.over_count(now_ms, usize::MAX));
+        self.shares.values().map(live).sum()
     }
 
     /// Returns how many keys were dropped because their window was over.
@@ -189,9 +191,15 @@ impl Window {
         now_ms: u64,
     ) -> Admission {
         let bound = usize::try_from(policy.window_count_max).unwrap_or(usize::MAX);
-        if self.held_count() + reserved.all >= bound {
-            let count = self.live_count(now_ms) + reserved.all;
-            if count >= bound {
+        let held = self.held_count() + reserved.all;
+        if held >= bound {
+            // One more than are too many makes room: no more of them are counted.
+            let mut enough = (held - bound).saturating_add(1);
+            for share in self.shares.values() {
+                enough -= share.over_count(now_ms, enough);
+            }
+            if enough > 0 {
+                let count = bound + enough - 1;
                 let victim = self.shares.values().filter_map(|share| share.victim(now_ms)).min();
                 let free = self.shares.values().filter_map(|s| s.next_free_ms(now_ms)).min();
                 return Self::full(policy, victim, (count, bound), free);
@@ -206,10 +214,13 @@ impl Window {
         if share.count + reserved.of_principal < bound {
             return Admission::Room;
         }
-        let count = share.count.saturating_sub(share.over_count(now_ms)) + reserved.of_principal;
-        if count < bound {
+        let count = share.count + reserved.of_principal;
+        let enough = (count - bound).saturating_add(1);
+        let over = share.over_count(now_ms, enough);
+        if over == enough {
             return Admission::Room;
         }
+        let count = count - over;
         Self::full(policy, share.victim(now_ms), (count, bound), share.next_free_ms(now_ms))
     }
 
