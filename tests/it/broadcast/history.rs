@@ -114,7 +114,7 @@ impl History {
         let counts = copies(&self.desk.broadcaster);
         assert!(counts.values().all(|count| *count == 1), "a copy twice: {counts:?}");
         for (_, told) in self.known.values().filter_map(|known| known.told.as_ref()) {
-            for (vchannel, _) in &told.channels {
+            for vchannel in told.channels.keys() {
                 assert!(counts.contains_key(&(told.id, vchannel.clone())), "a copy is gone");
             }
             assert!(self.effects.contains(&told.id), "answered without the effect");
