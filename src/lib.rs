@@ -39,3 +39,8 @@ pub mod testing {
 }
 pub use crate::place::{Place, PlaceKind};
 pub use crate::store::{Store, StoreOptions, StoreReport};
+
+/// The examples of the README compile.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

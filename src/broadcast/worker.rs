@@ -140,6 +140,10 @@ impl Inner {
         let unresolved = Self::in_state(&self.lock(), id, Copy::Unresolved);
         for (pchannel, _) in unresolved {
             self.resolve(&pchannel)?;
+            #[cfg(planted)]
+            if crate::planted::is_active(crate::planted::Bug::FoundIsAcked) {
+                self.record_acks(id, AckMode::Consumer)?;
+            }
         }
         let absent = Self::in_state(&self.lock(), id, Copy::Absent);
         if !absent.is_empty() {
@@ -162,6 +166,8 @@ impl Inner {
             return Ok(Next::Park(format!("message type {name} is not registered")));
         };
         let called = {
+            let trace = task.accepted.trace.as_deref();
+            let _span = tracing::info_span!("callback", broadcast = id.0, trace).entered();
             CALLBACK.set(Some(id));
             let called = catch_unwind(AssertUnwindSafe(|| kind.apply(&task)));
             CALLBACK.set(None);
@@ -405,6 +411,12 @@ impl Run {
     fn as_task(&self) -> Task {
         let (accepted, channels) = (Arc::clone(&self.accepted), self.positions().collect());
         Task { accepted, channels, attempts: self.retries }
+    }
+
+    /// What a duplicate is told too early.
+    #[cfg(planted)]
+    pub(crate) fn early_answer(&self) -> Answer {
+        self.answer(Ending::Done, self.accepted_at_ms)
     }
 
     fn answer(&self, ending: Ending, done_at_ms: u64) -> Answer {

@@ -45,11 +45,7 @@ impl<'a> Window<'a> {
         let want = want.min(left);
         if !self.holds(offset, want) {
             let len = want.max(WINDOW_LEN).min(left);
-            self.bytes.clear();
-            if self.bytes.capacity() > 4 * WINDOW_LEN.max(len) {
-                self.bytes.shrink_to(0);
-            }
-            self.bytes.resize(len, 0);
+            self.bytes = vec![0; len];
             self.start = offset;
             let read = self.file.read_full_at(&mut self.bytes, offset)?;
             self.bytes.truncate(read);
@@ -321,3 +317,6 @@ pub(crate) fn lsn_fits(bytes: &[u8], segment: &SegmentHeader, offset: u64) -> bo
     let last = segment.first_lsn.saturating_add(most);
     (segment.first_lsn..=last).contains(&u64::from_le_bytes(*lsn))
 }
+
+#[cfg(test)]
+mod tests;

@@ -45,7 +45,7 @@ pub(crate) fn run(args: &[&str], input: &[u8]) -> Run {
     let writer = std::thread::spawn(move || stdin.write_all(&input));
     let output = child.wait_with_output().unwrap();
     // A command that refuses does not read its input.
-    writer.join().unwrap().ok();
+    drop(writer.join().unwrap());
     Run {
         code: output.status.code().unwrap(),
         out: String::from_utf8(output.stdout).unwrap(),
@@ -100,7 +100,7 @@ impl Appender {
 }
 
 /// Names, sizes, times and bytes of everything below a directory.
-fn snapshot(dir: &Path) -> Vec<(PathBuf, u64, SystemTime, Vec<u8>)> {
+pub(crate) fn snapshot(dir: &Path) -> Vec<(PathBuf, u64, SystemTime, Vec<u8>)> {
     let mut all = Vec::new();
     let mut left = vec![dir.to_path_buf()];
     while let Some(path) = left.pop() {
@@ -130,7 +130,7 @@ fn change(file: &Path, offset: u64, with: impl Fn(u8) -> u8) {
     fs::write(file, bytes).unwrap();
 }
 
-fn has_keys(object: &Value, keys: &str) {
+pub(crate) fn has_keys(object: &Value, keys: &str) {
     for key in keys.split_whitespace() {
         assert!(object.get(key).is_some(), "no {key} in {object}");
     }
@@ -175,6 +175,27 @@ fn a_batch_is_as_long_as_asked_and_an_incomplete_one_goes_at_the_end() {
     run(&["append", &log, "--batch", "2"], b"a\nb\nc\nd\ne\n");
     let ends: Vec<bool> = rows(&log).iter().map(|row| row["batch_end"] == true).collect();
     assert_eq!(ends, [false, true, false, true, true]);
+}
+
+#[test]
+fn batches_are_whole_however_long_the_input_is() {
+    let (_dir, log) = fresh("log");
+    let lines: String = (0..9_000).map(|i| format!("{i} {}\n", "b".repeat(500))).collect();
+    let append = run(&["append", &log, "--batch", "7"], lines.as_bytes());
+    assert_eq!((append.code, append.out.lines().count()), (0, 9_000), "{}", append.err);
+    let ends = rows(&log).iter().filter(|row| row["batch_end"] == true).count();
+    // A pipe may run dry in between, which ends a batch early.
+    assert!((9_000 / 7..=9_000).contains(&ends), "{ends}");
+}
+
+#[test]
+fn a_line_above_the_largest_record_is_refused_behind_those_before_it() {
+    let (_dir, log) = fresh("log");
+    let input = [&b"small\n"[..], &vec![b'x'; (16 << 20) + 1], b"\nnever\n"].concat();
+    let append = run(&["append", &log, "--json"], &input);
+    assert_eq!((append.code, append.out.as_str()), (1, "1\n"));
+    assert_eq!(append.error()["kind"], "Limit");
+    assert_eq!(rows(&log).len(), 1);
 }
 
 #[test]

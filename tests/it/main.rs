@@ -13,11 +13,14 @@
 mod beside;
 mod broadcast;
 mod cli;
+mod cli_damage;
+mod cli_store;
 mod crash;
 mod differential;
 mod faults;
 mod import;
 mod kill;
+mod log;
 mod model;
 mod recovery;
 mod reference;

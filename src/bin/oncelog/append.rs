@@ -41,6 +41,9 @@ const RECORD_LEN_MAX: usize = 16 << 20;
 /// Bytes of input that share a sync at most, so that memory stays bounded.
 const GROUP_BYTES_MAX: usize = 1 << 20;
 
+/// Bytes of an incomplete batch at most; it lies in memory until its last line is read.
+const BATCH_LEN_MAX: usize = 256 << 20;
+
 /// Bytes asked of standard input at a time: what a pipe holds.
 const READ_BYTES: usize = 64 << 10;
 
@@ -98,6 +101,11 @@ impl Appender<'_> {
             let rest = records.split_off(records.len() - keep);
             self.append(&records)?;
             records = rest;
+            if records.iter().map(Vec::len).sum::<usize>() > BATCH_LEN_MAX {
+                return Err(Failure::Limit(format!(
+                    "a batch is longer than the command holds, {BATCH_LEN_MAX} bytes"
+                )));
+            }
             if let Some(end) = stop {
                 return end;
             }

@@ -10,6 +10,7 @@ use crate::failure::{Exit, Failure};
 use crate::logs::{self, Seen};
 use crate::record::{self, PayloadArg};
 use crate::render::{self, Out};
+use crate::value::lsn;
 
 /// Print records and messages; never writes, works beside a live writer.
 ///
@@ -30,7 +31,7 @@ pub(crate) struct Args {
     /// Records of this time or earlier.
     #[arg(long, value_name = "TIME")]
     until: Option<Timestamp>,
-    /// Messages of this type.
+    /// Messages and control records of this type.
     #[arg(long = "type", value_name = "TYPE")]
     of_type: Option<String>,
     /// Messages of this vchannel.
@@ -49,8 +50,10 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
     let mut out = Out::new(json);
+    let place = logs::open(&args.path)?;
+    let damage = place.findings.iter().find(|finding| finding.severity == Severity::Corrupt);
     let mut exit = Exit::Clean;
-    let mut logs = logs::open(&args.path)?;
+    let mut logs = place.logs;
     if args.follow && logs.len() != 1 {
         return Err(Failure::usage("--follow takes one log, not a store"));
     }
@@ -59,6 +62,9 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
         out.flush()?;
         end?;
         exit = exit.max(logs::exit(seen.view.severity()));
+    }
+    if let Some(damage) = damage {
+        return Err(damage.to_error().into());
     }
     match logs.pop() {
         Some(seen) if args.follow => follow(seen, args, &mut out),
@@ -133,16 +139,12 @@ fn wanted(record: &Record, args: &Args) -> bool {
     {
         return false;
     }
-    if args.of_type.is_none() && args.vchannel.is_none() && args.key.is_none() {
-        return true;
-    }
-    let Some(message) = record::message(record) else { return false };
-    let is = |wanted: &Option<String>, found: Option<String>| {
-        wanted.as_ref().is_none_or(|wanted| found.as_ref() == Some(wanted))
+    let is = |wanted: &Option<String>, found: &dyn Fn() -> Option<String>| {
+        wanted.as_ref().is_none_or(|wanted| found().as_ref() == Some(wanted))
     };
-    is(&args.of_type, record::text(&message, record::TYPE))
-        && is(&args.vchannel, record::text(&message, record::VCHANNEL))
-        && is(&args.key, record::client_key(&message))
+    is(&args.of_type, &|| record::type_of(record))
+        && is(&args.vchannel, &|| record::text(&record::message(record)?, record::VCHANNEL))
+        && is(&args.key, &|| record::client_key(&record::message(record)?))
 }
 
 fn print(seen: &Seen, record: &Record, args: &Args, out: &mut Out) -> Result<(), Failure> {
@@ -166,8 +168,10 @@ fn object(seen: &Seen, record: &Record, args: &Args) -> Value {
     object.insert("batch_end".into(), json!(record.batch_end));
     let message = record::message(record);
     let bytes = message.as_ref().map_or(&record.payload[..], |message| message.payload());
+    if let Some(name) = record::type_of(record) {
+        object.insert("type".into(), json!(name));
+    }
     if let Some(message) = &message {
-        object.insert("type".into(), json!(record::text(message, record::TYPE)));
         object.insert("vchannel".into(), json!(record::text(message, record::VCHANNEL)));
         object.insert("properties".into(), record::properties(message));
     }
@@ -193,19 +197,19 @@ fn line(record: &Record, args: &Args) -> String {
     }
     let message = record::message(record);
     let bytes = message.as_ref().map_or(&record.payload[..], |message| message.payload());
-    if let Some(message) = &message {
-        let name = |key| record::text(message, key).unwrap_or_else(|| "-".into());
-        let (kind, vchannel) = (name(record::TYPE), name(record::VCHANNEL));
-        render::write_to(&mut line, format_args!("  {kind} on {vchannel}"));
+    if let Some(name) = record::type_of(record) {
+        render::write_to(&mut line, format_args!("  {name}"));
     }
-    if let Some((text, _)) = record::payload(bytes, args.payload) {
-        render::write_to(&mut line, format_args!("  {text}"));
+    if let Some(vchannel) = message.and_then(|message| record::text(&message, record::VCHANNEL)) {
+        render::write_to(&mut line, format_args!(" on {vchannel}"));
+    }
+    match record::payload(bytes, args.payload) {
+        // Bytes that are no text say nothing as text.
+        Some((text, is_lossy)) if is_lossy || text.contains('\0') => {
+            render::write_to(&mut line, format_args!("  ({} bytes)", bytes.len()));
+        }
+        Some((text, _)) => render::write_to(&mut line, format_args!("  {text}")),
+        None => {}
     }
     line
-}
-
-fn lsn(text: &str) -> Result<Lsn, String> {
-    let number: u64 =
-        text.parse().map_err(|e: std::num::ParseIntError| format!("not a decimal number: {e}"))?;
-    Lsn::new(number).ok_or_else(|| "LSNs begin at 1".into())
 }

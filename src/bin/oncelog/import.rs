@@ -10,9 +10,9 @@ use oncelog::import::{ImportCall, ImportProgress, ImportReport, ImportRequest};
 use oncelog_format::control::JobPhase;
 use serde_json::{Value, json};
 
-use crate::broadcast::wait;
 use crate::failure::{Exit, Failure};
 use crate::render::{self, Out, count};
+use crate::value::wait;
 use crate::writer::{Writer, WriterArgs};
 
 /// Import files into a collection, every row exactly once, however often this is killed and run
@@ -67,9 +67,9 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
     let report = report?;
     let mut out = Out::new(json);
     if json {
-        out.object(&object(&report))?
+        out.object(&object(&report))?;
     } else {
-        out.line(&line(&report))?
+        out.line(&line(&report))?;
     }
     out.flush()?;
     let is_failed = report.phase == JobPhase::Failed;

@@ -58,9 +58,6 @@ pub(crate) fn failure(failure: &Failure, json: bool) -> String {
     for cause in &parts.causes {
         write_to(&mut text, format_args!(": {cause}"));
     }
-    if !parts.fields.is_empty() {
-        write_to(&mut text, format_args!("; differs in {}", parts.fields.join(", ")));
-    }
     plain(&text)
 }
 

@@ -20,8 +20,9 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
     let mut out = Out::new(json);
-    let mut exit = Exit::Clean;
-    for seen in logs::open(&args.path)? {
+    let place = logs::open(&args.path)?;
+    let mut exit = logs::exit(place.severity());
+    for seen in place.logs {
         let mut stats = Stats::default();
         let end = stats.read(&seen);
         if json {
@@ -48,7 +49,7 @@ struct Stats {
     frame_bytes: u64,
     time: Option<(u64, u64)>,
     kinds: BTreeMap<u8, u64>,
-    /// Of messages; at most [`NAMES_MAX`] names, so that memory does not grow with the log.
+    /// Of messages and control records; at most [`NAMES_MAX`] names, so that memory does not grow with the log.
     types: BTreeMap<String, u64>,
     vchannels: BTreeMap<String, u64>,
     /// Payloads by the number of bits of their length.
@@ -83,10 +84,12 @@ impl Stats {
             *self.batch_sizes.entry(bits(self.open_batch)).or_default() += 1;
             self.open_batch = 0;
         }
+        if let Some(name) = record::type_of(record) {
+            add(&mut self.types, &name);
+        }
         if let Some(message) = record::message(record) {
-            let name = |key| record::text(&message, key).unwrap_or_else(|| "-".into());
-            add(&mut self.types, &name(record::TYPE));
-            add(&mut self.vchannels, &name(record::VCHANNEL));
+            let name = record::text(&message, record::VCHANNEL);
+            add(&mut self.vchannels, &name.unwrap_or_else(|| "-".into()));
         }
     }
 
@@ -148,7 +151,7 @@ impl Stats {
         }
         for (label, names) in [("type", &self.types), ("vchannel", &self.vchannels)] {
             for (name, n) in names {
-                out.line(&format!("  {label} {name:<12} {:>12}", count(*n)))?;
+                out.line(&format!("  {label} {name:<20} {:>12}", count(*n)))?;
             }
         }
         for (label, sizes) in [("bytes", &self.sizes), ("records", &self.batch_sizes)] {

@@ -194,6 +194,12 @@ impl FileNode {
         }
     }
 
+    /// True when cache and disk are the same for certain: a power loss changes nothing.
+    pub(super) fn is_settled(&self) -> bool {
+        let clean = self.unsynced.is_empty() && self.unsynced_lens.is_empty();
+        clean && self.failures == 0
+    }
+
     /// The machine starts again: the cache is what the disk holds.
     pub(super) fn reload(&mut self) {
         let len = self.disk_len;

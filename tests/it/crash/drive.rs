@@ -69,10 +69,10 @@ pub(crate) struct Driver {
     log: Option<Log>,
     notes: Arc<Mutex<Notes>>,
     dice: Dice,
+    /// Faults that had struck when the step began.
+    struck: u64,
     poisoned: bool,
     full: bool,
-    /// A failed append may have been refused or may have poisoned the log; the next one tells.
-    lenient: bool,
 }
 
 /// A clock that goes back and forth, the same in every run.
@@ -107,23 +107,17 @@ impl Driver {
     pub(crate) fn new(machine: Machine, oracle: Oracle, seed: u64, record: bool) -> Self {
         let points = record.then(Vec::new);
         let notes = Arc::new(Mutex::new(Notes { oracle, points }));
-        let mut driver = Self {
-            io: MemIo::default(),
-            log: None,
-            notes,
-            dice: Dice::new(seed),
-            poisoned: false,
-            full: false,
-            lenient: false,
-        };
+        let io = MemIo::default();
+        let mut dice = Dice::new(seed);
+        io.seed(dice.roll());
+        let mut driver =
+            Self { io, log: None, notes, dice, struck: 0, poisoned: false, full: false };
         driver.start(machine);
         driver
     }
 
-    /// Faults will strike anywhere, so that a failed call alone does not tell whether the log is
-    /// poisoned.
+    /// Any call may be the one that fails.
     pub(crate) fn arm_anywhere(&mut self, nth: u64, times: u64, fault: Fault) {
-        self.lenient = true;
         self.io.arm(Which::Any, nth, times, fault);
     }
 
@@ -137,8 +131,7 @@ impl Driver {
     }
 
     fn start(&mut self, machine: Machine) {
-        self.io = MemIo::new(machine);
-        self.io.seed(self.dice.roll());
+        self.io = self.io.successor(machine);
         if self.notes.lock().unwrap().points.is_some() {
             let notes = Arc::clone(&self.notes);
             self.io.observe(move |machine, kind| {
@@ -148,6 +141,11 @@ impl Driver {
                 notes.points.as_mut().unwrap().push(point);
             });
         }
+    }
+
+    /// A fault has met this step.
+    fn is_struck(&self) -> bool {
+        self.io.struck() > self.struck
     }
 
     fn oracle<T>(&self, f: impl FnOnce(&mut Oracle) -> T) -> T {
@@ -186,17 +184,18 @@ impl Driver {
     /// Opens the log and compares it with the oracle.
     pub(crate) fn open(&mut self, end: End) -> Result<(), String> {
         self.poisoned = false;
-        if end != End::Kill {
-            // Before the open: it may be killed in its turn.
-            self.oracle(|o| o.written = o.promised);
-        }
-        let created = self.oracle(|o| o.created);
+        let created = self.oracle(|o| {
+            if end == End::Power || end == End::Evict {
+                o.written = o.promised;
+            }
+            o.created
+        });
         let mut opened = Log::open(DIR, &options(&self.io));
         if let Err(e) = &opened {
             // A fault that was armed may have met the open; only making a log needs space.
             let excused = match e.kind() {
-                ErrorKind::Io => self.io.struck() > 0,
-                ErrorKind::StoreFull => !created,
+                ErrorKind::Io => self.is_struck(),
+                ErrorKind::StoreFull => !created || self.is_struck(),
                 _ => false,
             };
             if !excused {
@@ -209,7 +208,14 @@ impl Driver {
         }
         let (log, _) = opened.map_err(|e| format!("G4: open: {} ({})", chain(&e), e.kind()))?;
         let mut oracle = self.oracle(|o| o.clone());
-        oracle.check(&log, end)?;
+        let mut checked = oracle.check(&log);
+        if checked.is_err() && self.is_struck() {
+            // The fault may have met the reading.
+            self.io.disarm();
+            oracle = self.oracle(|o| o.clone());
+            checked = oracle.check(&log);
+        }
+        checked?;
         self.oracle(|o| *o = oracle);
         self.log = Some(log);
         Ok(())
@@ -217,6 +223,7 @@ impl Driver {
 
     /// Takes one step; the error is a promise that was broken.
     pub(crate) fn step(&mut self, op: &Op) -> Result<(), String> {
+        self.struck = self.io.struck();
         match op {
             Op::Synced(lens) => self.append(lens, Durability::Synced),
             Op::Buffered(lens) => self.append(lens, Durability::Buffered),
@@ -230,8 +237,9 @@ impl Driver {
             }
             Op::Trim(quarters) => self.trim(*quarters),
             Op::IdleSlot => {
-                self.log().write_idle_slot();
-                Ok(())
+                // A failure to write it is ignored; a failed sync before it is final.
+                let done = self.log().write_idle_slot();
+                self.settle(done, |_, _| {})
             }
             Op::Close => {
                 let done = self.log.take().unwrap().close();
@@ -288,21 +296,8 @@ impl Driver {
         });
         let batch = Batch { kind: RecordKind::RECORD, records: &records };
         match self.log().append_batch(batch, durability) {
-            Ok(_) if self.poisoned && !self.lenient => {
-                Err("G5: an append after a failed write or sync".into())
-            }
+            Ok(_) if self.poisoned => Err("G5: an append after a failed write or sync".into()),
             Ok(lsns) => {
-                if self.poisoned {
-                    // What failed before was refused: its LSNs are these.
-                    self.poisoned = false;
-                    let first = lsns.first.get().min(before + 1);
-                    let new = self.oracle(|o| o.history.split_off(before as usize));
-                    self.oracle(|o| {
-                        o.history.truncate(first as usize - 1);
-                        o.history.extend(new);
-                    });
-                }
-                let before = self.oracle(|o| o.last()) - lens.len() as u64;
                 let found = (lsns.first.get(), lsns.last.get());
                 let expected = (before + 1, before + lens.len() as u64);
                 if found != expected {
@@ -321,18 +316,24 @@ impl Driver {
     fn refused(&mut self, e: &oncelog::Error, before: u64) -> Result<(), String> {
         match e.kind() {
             ErrorKind::StoreFull if !self.poisoned => {
-                if !self.full && self.io.struck() == 0 {
+                if !self.full && !self.is_struck() {
                     return Err(format!("G6: refused for space that is there: {}", chain(e)));
                 }
                 self.oracle(|o| o.history.truncate(before as usize));
                 Ok(())
             }
-            ErrorKind::Io | ErrorKind::Poisoned | ErrorKind::OutcomeUnknown => {
-                if self.poisoned {
-                    self.oracle(|o| o.history.truncate(before as usize));
-                } else if self.io.struck() == 0 && !self.full {
-                    return Err(format!("append failed without a fault: {}", chain(e)));
-                }
+            // Refused before a byte of it was written.
+            ErrorKind::Io if self.is_struck() && !self.poisoned => {
+                self.oracle(|o| o.history.truncate(before as usize));
+                Ok(())
+            }
+            ErrorKind::Poisoned if self.poisoned || self.is_struck() => {
+                self.oracle(|o| o.history.truncate(before as usize));
+                self.poisoned = true;
+                Ok(())
+            }
+            // It may be found after all.
+            ErrorKind::OutcomeUnknown if self.is_struck() && !self.poisoned => {
                 self.poisoned = true;
                 Ok(())
             }
@@ -357,10 +358,9 @@ impl Driver {
                 Ok(())
             }
             Err(e) => match e.kind() {
-                ErrorKind::StoreFull if self.full => Ok(()),
-                ErrorKind::Io | ErrorKind::Poisoned | ErrorKind::OutcomeUnknown
-                    if self.poisoned || self.full || self.io.struck() > 0 =>
-                {
+                ErrorKind::StoreFull if self.full || self.is_struck() => Ok(()),
+                ErrorKind::Io if self.is_struck() => Ok(()),
+                ErrorKind::Poisoned if self.poisoned || self.is_struck() => {
                     self.poisoned = true;
                     Ok(())
                 }
