@@ -46,6 +46,9 @@ type Step<T> = std::result::Result<T, Halt>;
 /// Slices that are read ahead of the one being appended.
 const READY_SLICES: usize = 2;
 
+/// Percent between two records of progress, for readers in other processes.
+const RECORD_STEP: u64 = 10;
+
 /// Percent of a job's progress that are behind it once all files were read for the first time.
 const SURVEYED: u64 = 30;
 
@@ -221,11 +224,18 @@ impl Driver<'_> {
                 let what = "a thread for an import cannot be started";
                 Halt::Stopped(Error::new(ErrorKind::Io, what).with_source(e))
             })?;
+            let mut recorded = SURVEYED;
             for slice in slices {
                 let mut slice = slice.map_err(Halt::Failed)?;
                 self.watch.go_on().map_err(|e| self.halt(e))?;
                 self.append(&mut slice, lanes)?;
-                self.show(slice.rows_behind, plan.rows);
+                let percent = self.show(slice.rows_behind, plan.rows);
+                if percent >= recorded + RECORD_STEP && percent < APPENDED {
+                    recorded = percent;
+                    let rows = slice.rows_behind;
+                    let done = self.record(JobPhase::Importing, percent, rows, "");
+                    done.map_err(Halt::Stopped)?;
+                }
             }
             Ok(())
         })
@@ -257,10 +267,12 @@ impl Driver<'_> {
         Ok(())
     }
 
-    fn show(&self, rows: u64, total: u64) {
+    /// Tells how far the appends are; the percent.
+    fn show(&self, rows: u64, total: u64) -> u64 {
         let part = u128::from(rows) * u128::from(APPENDED - SURVEYED) / u128::from(total.max(1));
         let part = u64::try_from(part).unwrap_or_default().min(APPENDED - SURVEYED);
         self.watch.set(JobPhase::Importing, SURVEYED + part, rows);
+        SURVEYED + part
     }
 
     /// A step that was told to end by its watch is not the source's fault.

@@ -45,7 +45,8 @@ fn killed_after(args: &[&str], while_: Duration) -> bool {
     let watcher = std::thread::spawn(move || {
         // The pipe ends with the process.
         std::io::copy(&mut output, &mut std::io::sink()).unwrap();
-        ended.send(()).ok();
+        // Whoever killed the process waits no longer.
+        drop(ended.send(()));
     });
     let killed = end.recv_timeout(while_) == Err(RecvTimeoutError::Timeout);
     if killed {
