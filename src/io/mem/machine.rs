@@ -91,12 +91,6 @@ impl Machine {
         self.free = free;
     }
 
-    /// The number of the last change.
-    #[must_use]
-    pub const fn step(&self) -> u64 {
-        self.step
-    }
-
     /// What a power loss would decide about: directory entries first, then lengths and sectors.
     /// What no name, old or new, leads to is left out.
     #[must_use]
