@@ -222,9 +222,9 @@ impl Driver<'_> {
                 Halt::Stopped(Error::new(ErrorKind::Io, what).with_source(e))
             })?;
             for slice in slices {
-                let slice = slice.map_err(Halt::Failed)?;
+                let mut slice = slice.map_err(Halt::Failed)?;
                 self.watch.go_on().map_err(|e| self.halt(e))?;
-                self.append(&slice, lanes)?;
+                self.append(&mut slice, lanes)?;
                 self.show(slice.rows_behind, plan.rows);
             }
             Ok(())
@@ -232,10 +232,10 @@ impl Driver<'_> {
     }
 
     /// Appends what is missing of one slice.
-    fn append(&self, slice: &ReadySlice, lanes: &[Lane]) -> Step<()> {
+    fn append(&self, slice: &mut ReadySlice, lanes: &[Lane]) -> Step<()> {
         for lane in lanes.iter().filter(|lane| !lane.have.contains(&slice.at)) {
             let messages = lane.vchannels.iter().filter_map(|(index, vchannel)| {
-                let part = slice.parts.get(*index)?;
+                let part = slice.parts.get_mut(*index)?;
                 let stamp = SliceStamp {
                     job: self.id,
                     attempt: self.attempt,
@@ -243,7 +243,7 @@ impl Driver<'_> {
                     first_row: slice.at.first_row,
                     rows: part.rows,
                 };
-                let payload = part.payload.clone();
+                let payload = std::mem::take(&mut part.payload);
                 Some(SliceMessage { vchannel: vchannel.clone(), stamp, payload })
             });
             let messages: Vec<SliceMessage> = messages.collect();

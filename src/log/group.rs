@@ -63,6 +63,7 @@ impl Shared {
         let from = gate.written;
         let sync = sync && gate.durable.lsn < upto.lsn;
         gate.writing = group.len();
+        gate.called = false;
         let (mut gate, tail, done) = self.with_tail(gate, tail, |tail| {
             tail.write_frames(&group, from.offset)?;
             if sync { tail.sync() } else { Ok(()) }
@@ -86,7 +87,9 @@ impl Shared {
 
     /// Wakes everybody who may go on, without the lock, and locks again.
     pub(crate) fn settle<'a>(&'a self, mut gate: Guard<'a>) -> Guard<'a> {
-        self.turned.notify_all();
+        if gate.waiting > 0 {
+            self.turned.notify_all();
+        }
         if gate.blocked || (gate.parked && gate.slot_is_due()) {
             (gate.blocked, gate.parked) = (false, false);
             self.wanted.notify_one();
@@ -182,8 +185,11 @@ impl Shared {
                 None => self.wait(gate),
                 Some(Duration::ZERO) => return Ok(false),
                 Some(left) => {
+                    gate.waiting = gate.waiting.saturating_add(1);
                     let waited = self.turned.wait_timeout(gate, left);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
+                    let mut gate = waited.unwrap_or_else(PoisonError::into_inner).0;
+                    gate.waiting = gate.waiting.saturating_sub(1);
+                    gate
                 }
             };
         }

@@ -16,7 +16,7 @@ use super::roll::next_size;
 use super::scan::{Tally, Window};
 use super::survey::{Segment, Survey, TailState};
 use super::tail::{Mark, Tail};
-use super::writer::{Gate, SegmentRef, Shared};
+use super::writer::{Gate, SegmentRef, Shared, now};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{Io, IoFile, OpenHow};
 use crate::lsn::{Lsn, SegmentId};
@@ -27,6 +27,7 @@ const COPY_LEN: usize = 1 << 20;
 /// Opens or makes a log; the directory is locked when this returns.
 pub(crate) fn open(path: &Path, options: &Options) -> Result<(Shared, RecoveryReport)> {
     options.validate()?;
+    let begin = now();
     let io = &*options.io;
     dir::prepare(io, path, options.create)?;
     let lock = DirLock::take(io, path)?;
@@ -40,13 +41,18 @@ pub(crate) fn open(path: &Path, options: &Options) -> Result<(Shared, RecoveryRe
             return refuse("there is no log");
         }
         remove_spares(io, path, &survey);
-        return create(path, options, lock, &survey);
+        return create(path, options, lock, &survey).map(|opened| since(begin, opened));
     }
     if options.create == CreateMode::Always {
         return refuse("there is a log already");
     }
     remove_spares(io, path, &survey);
-    resume(path, options, lock, survey)
+    resume(path, options, lock, survey).map(|opened| since(begin, opened))
+}
+
+fn since(begin: Duration, mut opened: (Shared, RecoveryReport)) -> (Shared, RecoveryReport) {
+    opened.1.duration = now().saturating_sub(begin);
+    opened
 }
 
 /// @W
@@ -87,9 +93,11 @@ fn create(
         segment_count: 1,
         oldest_lsn: Lsn::FIRST,
         last_lsn: None,
+        record_count: 0,
         proven_lsn: None,
         torn: None,
         leftovers_removed: Vec::new(),
+        duration: Duration::ZERO,
         findings: survey.findings.clone(),
     };
     Ok((Shared::new(path.to_owned(), options, lock, gate), report))
@@ -198,6 +206,8 @@ fn gate(tail: Tail, end: Mark, tally: Tally, segments: Vec<SegmentRef>) -> Gate 
         closed: false,
         stop: false,
         parked: false,
+        called: false,
+        waiting: 0,
         blocked: false,
         waiters: BTreeMap::new(),
         token: 0,
@@ -215,6 +225,7 @@ fn report(survey: &Survey) -> RecoveryReport {
         segment_count: u64::try_from(survey.segments.len()).unwrap_or(u64::MAX),
         oldest_lsn: Lsn::at_least_first(survey.oldest),
         last_lsn: Lsn::new(survey.last),
+        record_count: survey.last.saturating_add(1).saturating_sub(survey.oldest),
         proven_lsn: Lsn::new(survey.proven),
         torn: torn.map(|(segment, tail)| TornEnd {
             segment: SegmentId::at_least_first(segment.header.number),
@@ -222,6 +233,7 @@ fn report(survey: &Survey) -> RecoveryReport {
             bytes: segment.end..tail.used,
         }),
         leftovers_removed: Vec::new(),
+        duration: Duration::ZERO,
         findings: survey.findings.clone(),
     }
 }

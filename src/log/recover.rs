@@ -279,12 +279,14 @@ impl Survey {
         self.proven = segment.header.first_lsn.saturating_sub(1);
         self.proven = self.proven.max(slots.unwrap_or(0)).max(frames.stated).max(behind.stated);
         let tell = |kind, severity| segment.finding(kind, severity);
-        if frames.last < self.proven {
-            // @N
-            self.findings.push(missing(segment, &frames, self.proven));
-        } else if whole && frames.last < self.oldest.saturating_sub(1) {
-            // @N: a trim is recorded behind a sync of everything below it.
-            self.findings.push(missing(segment, &frames, self.oldest.saturating_sub(1)));
+        // @N: a trim is recorded behind a sync of everything below it.
+        let trimmed = if whole { self.oldest.saturating_sub(1) } else { 0 };
+        let wanted = self.proven.max(trimmed);
+        if frames.last < wanted {
+            // What stands behind the damage was promised: it is no torn end.
+            self.findings.push(missing(segment, &frames, wanted));
+            self.judge_slots(segment);
+            return Ok(());
         }
         let sealed = matches!(&segment.facts.footer, FooterFacts::Valid(footer)
             if footer.last_lsn == frames.last && footer.end == frames.end);

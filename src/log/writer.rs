@@ -89,6 +89,10 @@ pub(crate) struct Gate {
     pub(crate) stop: bool,
     /// The background thread waits without a limit of time.
     pub(crate) parked: bool,
+    /// It was called to write the queue.
+    pub(crate) called: bool,
+    /// Threads that wait for the gate to turn.
+    pub(crate) waiting: usize,
     /// The background thread waits for the tail.
     pub(crate) blocked: bool,
     /// Tasks that wait, by the LSN that they wait for and a token of their own.
@@ -207,8 +211,11 @@ impl Shared {
         self.gate.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn wait<'a>(&'a self, gate: Guard<'a>) -> Guard<'a> {
-        self.turned.wait(gate).unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn wait<'a>(&'a self, mut gate: Guard<'a>) -> Guard<'a> {
+        gate.waiting = gate.waiting.saturating_add(1);
+        let mut gate = self.turned.wait(gate).unwrap_or_else(PoisonError::into_inner);
+        gate.waiting = gate.waiting.saturating_sub(1);
+        gate
     }
 
     /// Takes the tail out of the gate, once nobody else has it.
@@ -306,7 +313,9 @@ impl Shared {
 
     /// Wakes the background thread where it would not wake in time by itself.
     fn call_background(&self, gate: &mut Gate) {
-        if gate.parked || gate.queue.len() >= WRITE_BYTES {
+        let full = gate.queue.len() >= WRITE_BYTES && !gate.called;
+        if gate.parked || full {
+            gate.called |= full;
             gate.parked = false;
             self.wanted.notify_one();
         }

@@ -2,8 +2,10 @@
 
 pub(crate) mod crash;
 mod desk;
+mod history;
 mod jobs;
 pub(crate) mod retention;
+mod store;
 
 use std::sync::Arc;
 use std::time::Duration;

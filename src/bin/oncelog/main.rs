@@ -20,6 +20,7 @@ mod record;
 mod render;
 mod replay;
 mod stats;
+mod value;
 mod verify;
 mod writer;
 
