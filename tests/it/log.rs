@@ -157,6 +157,11 @@ fn options_out_of_range_are_refused() {
         options().record_len_max(0),
         options().record_len_max((256 << 20) + 1),
         options().buffer_bytes_max(0),
+        options().batch_bytes_max((512 << 20) + 1),
+        // The largest record would not fit.
+        options().batch_bytes_max(16 << 20),
+        options().record_len_max(64 << 20),
+        options().record_len_max(100).batch_bytes_max(135),
     ] {
         check_refused(Log::open(&dir, &options), ErrorKind::InvalidInput);
         assert!(!dir.exists());
@@ -170,6 +175,31 @@ fn batches_beyond_a_limit_are_refused_and_take_no_lsn() {
     check_refused(log.append_batch(batch(&[]), Durability::Synced), ErrorKind::InvalidInput);
     check_refused(log.append(&[0; 1001]), ErrorKind::Limit);
     assert_eq!(log.append(&[0; 1000]).unwrap(), lsn(1));
+    log.close().unwrap();
+
+    // 1032 bytes a frame.
+    let narrow = options().record_len_max(1000).batch_bytes_max(2064);
+    let (log, _) = Log::open(&dir, &narrow).unwrap();
+    let record: &[u8] = &[0; 1000];
+    let append = |records| log.append_batch(batch(records), Durability::Synced);
+    let e = check_refused(append(&[record; 3]), ErrorKind::Limit);
+    assert_eq!(e.to_string(), "a batch of 3096 bytes: expected at most 2064");
+    check_refused(append(&[record, record, b""]), ErrorKind::Limit);
+    assert_eq!(append(&[record; 2]).unwrap().first, lsn(2));
+    log.close().unwrap();
+    // A log has one limit at a time, not one for ever.
+    let (log, _) = Log::open(&dir, &narrow.batch_bytes_max(1032)).unwrap();
+    assert_eq!(read(&log, 1).len(), 3);
+}
+
+#[test]
+fn a_batch_may_be_64_mib_unless_told_otherwise() {
+    let (_home, dir) = place();
+    let log = open(&dir);
+    let record: &[u8] = &vec![0; 8 << 20];
+    let e = check_refused(log.enqueue(batch(&[record; 8])), ErrorKind::Limit);
+    assert_eq!(e.to_string(), "a batch of 67109120 bytes: expected at most 67108864");
+    assert_eq!(log.next_lsn(), lsn(1));
 }
 
 #[test]
