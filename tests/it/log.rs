@@ -2,6 +2,7 @@
 
 mod concurrent;
 mod front;
+mod index;
 mod watch;
 
 use std::collections::BTreeSet;

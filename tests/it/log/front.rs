@@ -30,9 +30,8 @@ fn scene(options: &Options) -> Scene {
     let (home, dir) = place();
     let watch = Watch::default();
     let options = options.clone().io(Arc::new(watch.clone()));
-    let log = thread::scope(|scope| {
-        scope.spawn(|| Log::open(&dir, &options).unwrap().0).join().unwrap()
-    });
+    let log =
+        thread::scope(|scope| scope.spawn(|| Log::open(&dir, &options).unwrap().0).join().unwrap());
     let runtime = Builder::new_current_thread().build().unwrap();
     Scene { _home: home, dir, watch, log, runtime }
 }
