@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use oncelog::io::Io as _;
-use oncelog::testing::{CallKind, EIO, ENOSPC, Fault, Machine, MemIo, Which};
+use oncelog::testing::{CallKind, EDQUOT, EIO, ENOSPC, Fault, Machine, MemIo, Which};
 use oncelog::{
     Batch, Check, Clock, CreateMode, Durability, ErrorKind, Log, Lsn, Options, Record, RecordKind,
 };
@@ -359,6 +359,40 @@ fn memory() -> (MemIo, Options) {
     let io = MemIo::new(Machine::new());
     let options = options().io(Arc::new(io.clone())).background(false);
     (io, options)
+}
+
+#[test]
+fn a_footer_may_lack_space_and_nothing_else() {
+    #[track_caller]
+    fn check(call: CallKind, faults: &[Fault], expected: Option<ErrorKind>) {
+        let (io, options) = memory();
+        let (log, _) = Log::open("/log", &options.background(false)).unwrap();
+        while log.next_lsn() < lsn(11) {
+            log.append(&[1; 5000]).unwrap();
+        }
+        // Nothing is buffered: the roll's first write into the tail is the footer, its first cut is
+        // that of the zeros behind it.
+        for (nth, fault) in (1..).zip(faults) {
+            io.arm(Which::Kind(call), nth, 1, *fault);
+        }
+        let rolled = log.append(&[2; 5000]).map_err(|e| e.kind());
+        io.disarm();
+        assert_eq!(io.struck(), faults.len() as u64);
+        assert_eq!(rolled.err(), expected);
+        assert_eq!(log.append(b"next").map_err(|e| e.kind()).err(), expected);
+        let records = read(&log, 1).len();
+        assert_eq!(records, if expected.is_none() { 12 } else { 10 });
+    }
+    let poisoned = Some(ErrorKind::Poisoned);
+    check(CallKind::Write, &[], None);
+    check(CallKind::Write, &[Fault::Error(ENOSPC)], None);
+    check(CallKind::Write, &[Fault::Error(EDQUOT)], None);
+    check(CallKind::Write, &[Fault::Short(9), Fault::Error(ENOSPC)], None);
+    check(CallKind::Write, &[Fault::Short(9), Fault::Short(0)], None);
+    check(CallKind::Write, &[Fault::Error(EIO)], poisoned);
+    check(CallKind::Write, &[Fault::Short(9), Fault::Error(EIO)], poisoned);
+    check(CallKind::SetLen, &[Fault::Error(ENOSPC)], None);
+    check(CallKind::SetLen, &[Fault::Error(EIO)], poisoned);
 }
 
 #[test]
