@@ -297,6 +297,27 @@ fn files_are_touched_and_memory_is_mapped_in_one_place_each() {
     none(&wrong);
 }
 
+/// What an embedder implements keeps compiling when a method joins it.
+#[test]
+fn open_traits_say_what_comes_later() {
+    let (mut wrong, mut count) = (Vec::new(), 0);
+    for path in files("src", &[".rs"]) {
+        let source = read(&path);
+        let lines: Vec<&str> = source.lines().collect();
+        for (k, line) in lines.iter().enumerate().filter(|(_, line)| line.starts_with("pub trait "))
+        {
+            count += 1;
+            let docs = lines[..k].iter().rev().take_while(|line| line.starts_with("///"));
+            let says = "/// Methods added later have a default";
+            if !docs.into_iter().any(|line| line.starts_with(says)) {
+                wrong.push(format!("{}:{}: {line}", short(&path), k + 1));
+            }
+        }
+    }
+    assert!(count >= 5, "{count}");
+    none(&wrong);
+}
+
 /// A derive crate stood in every embedder's tree for one error of a test file system, and a runtime
 /// for nothing.
 #[test]
