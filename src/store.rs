@@ -160,6 +160,7 @@ impl Store {
             let what = "the control log is gone";
             return Err(Error::new(ErrorKind::Corrupt, what).at_path(control_dir));
         }
+        lock.complete(&*io, dir)?;
         let create = if found.is_some() { CreateMode::Never } else { CreateMode::IfMissing };
         let record_len_max = options.log.record_len_max.saturating_add(ACCEPTED_EXTRA);
         let batch_bytes_max = options.log.batch_bytes_max.saturating_add(ACCEPTED_EXTRA.into());
