@@ -45,8 +45,9 @@ fn killed_after(args: &[&str], while_: Duration) -> bool {
     let watcher = std::thread::spawn(move || {
         // The pipe ends with the process.
         std::io::copy(&mut output, &mut std::io::sink()).unwrap();
-        // Whoever killed the process waits no longer.
-        drop(ended.send(()));
+        ended.send(()).unwrap_or_else(|_gone| {
+            // Whoever killed the process waits no longer.
+        });
     });
     let killed = end.recv_timeout(while_) == Err(RecvTimeoutError::Timeout);
     if killed {
