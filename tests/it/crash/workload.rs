@@ -26,15 +26,15 @@ fn buffered(len: usize) -> Op {
     Op::Buffered(vec![len])
 }
 
-/// Every workload: those written for a purpose, then `random` drawn ones.
+/// Every workload: those written for a purpose, the quick ones first, then `random` drawn ones.
 pub(crate) fn all(random: u64) -> Vec<Workload> {
     let mut all = appends();
-    all.extend(remainders());
-    all.extend(rolls());
-    all.extend(trims());
-    all.extend(faults());
     all.extend(torn_ends());
+    all.extend(faults());
+    all.extend(remainders());
     all.extend((1..=random).map(drawn));
+    all.extend(trims());
+    all.extend(rolls());
     all
 }
 
@@ -73,6 +73,20 @@ fn appends() -> Vec<Workload> {
                 synced(60),
                 Op::Power,
                 Op::Close,
+            ],
+        ),
+        named(
+            "idle behind what is not synced",
+            vec![
+                synced(40),
+                buffered(700),
+                Op::Flush,
+                Op::IdleSlot,
+                Op::Sync,
+                Op::Buffered(vec![700, 700]),
+                Op::Flush,
+                Op::Trim(2),
+                Op::IdleSlot,
             ],
         ),
         named(
@@ -283,6 +297,15 @@ fn faults() -> Vec<Workload> {
                 Op::Kill,
                 synced(1500),
             ],
+        ),
+        named(
+            "refused group",
+            (0..6)
+                .flat_map(|_| {
+                    let group = Op::Synced(vec![500, 500, 500]);
+                    [synced(9), Op::FailWrite(None), group, synced(500), Op::Kill]
+                })
+                .collect(),
         ),
         named(
             "short write",
