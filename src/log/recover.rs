@@ -285,6 +285,11 @@ impl Survey {
         } else if whole && frames.last < self.oldest.saturating_sub(1) {
             // @N: a trim is recorded behind a sync of everything below it.
             self.findings.push(missing(segment, &frames, self.oldest.saturating_sub(1)));
+        } else if frames.last < segment.header.first_lsn && slots.is_none() {
+            // @N: its first slot was synced before it was named, so a crash left one.
+            let gone = tell(FindingKind::RecordMissing, Severity::Corrupt);
+            let gone = gone.at_offset(4096).at_lsn(segment.header.first_lsn);
+            self.findings.push(gone.saying("a valid slot or a record", "neither"));
         }
         let sealed = matches!(&segment.facts.footer, FooterFacts::Valid(footer)
             if footer.last_lsn == frames.last && footer.end == frames.end);

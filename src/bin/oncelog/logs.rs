@@ -96,7 +96,7 @@ impl Seen {
 }
 
 /// A severity as it is printed.
-fn severity(severity: Severity) -> &'static str {
+pub(crate) fn severity(severity: Severity) -> &'static str {
     match severity {
         Severity::Torn => "torn",
         Severity::Degraded => "degraded",
