@@ -20,7 +20,7 @@ use crate::channel::{ChannelLog, LocalChannel};
 use crate::clock::{Clock, ClockLimits, LogTime};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{DirEntry, EntryKind, Io, OpenHow};
-use crate::log::dir::{DirLock, refusal, sync_dir};
+use crate::log::dir::{DirLock, make_named, sync_dir, sync_parent, sync_parent_if_allowed};
 use crate::log::{CreateMode, Log, Options, Record, RecordKind, RecoveryReport};
 use crate::lsn::Lsn;
 
@@ -321,11 +321,7 @@ fn prepare(io: &dyn Io, dir: &Path, create: CreateMode) -> Result<()> {
     match kind(io, dir)? {
         None if create == CreateMode::Never => Err(no_store(dir)),
         None => {
-            match io.create_dir(dir) {
-                // Another process was faster: the lock decides.
-                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
-                made => made.map_err(|e| refusal("cannot make the directory", dir, e))?,
-            }
+            make_named(io, dir)?;
             sync_parent(io, dir)
         }
         Some(EntryKind::Dir) => {
@@ -348,7 +344,7 @@ fn prepare(io: &dyn Io, dir: &Path, create: CreateMode) -> Result<()> {
             if create == CreateMode::Never {
                 return Err(no_store(dir));
             }
-            sync_parent(io, dir)
+            sync_parent_if_allowed(io, dir)
         }
         Some(_) => Err(Error::new(ErrorKind::InvalidInput, "not a directory").at_path(dir)),
     }
@@ -425,20 +421,8 @@ fn holds_log(io: &dyn Io, path: &Path) -> Result<bool> {
 }
 
 fn make_dir(io: &dyn Io, dir: &Path, name: &str) -> Result<()> {
-    let path = dir.join(name);
-    match io.create_dir(&path) {
-        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
-        made => made.map_err(|e| refusal("cannot make the directory", &path, e))?,
-    }
+    make_named(io, &dir.join(name))?;
     sync_dir(io, dir)
-}
-
-fn sync_parent(io: &dyn Io, dir: &Path) -> Result<()> {
-    match dir.parent() {
-        Some(parent) if parent.as_os_str().is_empty() => sync_dir(io, Path::new(".")),
-        Some(parent) => sync_dir(io, parent),
-        None => Ok(()),
-    }
 }
 
 fn kind(io: &dyn Io, path: &Path) -> Result<Option<EntryKind>> {

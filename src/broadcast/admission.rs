@@ -104,6 +104,7 @@ impl Inner {
             };
             let kind = self.check(request, &resources)?;
             kind.validate(request)?;
+            self.probe(&request.vchannels)?;
             self.take_locks(&admission, &request.message_type, &resources, deadline)?;
             let accepted =
                 self.accept(&mut admission, request, kind.as_ref(), &resources, &print)?;
@@ -131,7 +132,10 @@ impl Inner {
             return Ok(Looked::Reserved(admission));
         };
         loop {
-            core.usable()?;
+            // A known key answers also when nothing can be decided any more.
+            if core.closing {
+                return Err(refusal::closed());
+            }
             if core.reservations.get(scope).is_some_and(|reservation| reservation.owned) {
                 core = self.wait_for_reservation(core, scope, deadline)?;
                 continue;
@@ -145,6 +149,7 @@ impl Inner {
                 }
                 continue;
             }
+            core.usable()?;
             let reserved = core.reserved_beside(&scope.principal);
             let window = core.state.window();
             match window.admit(&scope.principal, reserved, &core.policy, now_ms) {

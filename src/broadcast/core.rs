@@ -18,11 +18,12 @@ use oncelog_format::message::{BroadcastId, Scope};
 
 use super::kind::MessageType;
 use super::locks::{Claim, Holder, Locks};
+use super::options::Options;
 use super::policy::Policy;
+use super::refusal;
 use super::request::Answer;
 use super::state::State;
 use super::window::Reserved;
-use super::{Options, refusal};
 use crate::channel::{ChannelLog, Position};
 use crate::clock::{Clock, LogTime};
 use crate::error::{Error, ErrorKind, Result};
@@ -243,6 +244,17 @@ impl Inner {
         let Err(e) = pending.wait() else { return Ok(()) };
         let mut core = self.lock();
         self.fail(&mut core, Arc::new(e));
+        core.usable()
+    }
+
+    /// Waits until everything that was handed over before is durable: what the state shows may not
+    /// be yet.
+    pub(crate) fn settle_before(&self) -> Result<()> {
+        let Err(e) = self.store.control().sync() else { return Ok(()) };
+        let mut core = self.lock();
+        if e.kind() != ErrorKind::Closed {
+            self.fail(&mut core, Arc::new(e));
+        }
         core.usable()
     }
 

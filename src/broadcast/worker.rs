@@ -166,6 +166,8 @@ impl Inner {
             return Ok(Next::Park(format!("message type {name} is not registered")));
         };
         let called = {
+            let trace = task.accepted.trace.as_deref();
+            let _span = tracing::info_span!("callback", broadcast = id.0, trace).entered();
             CALLBACK.set(Some(id));
             let called = catch_unwind(AssertUnwindSafe(|| kind.apply(&task)));
             CALLBACK.set(None);
@@ -191,8 +193,11 @@ impl Inner {
         if positions.is_empty() {
             return Ok(());
         }
-        let body = Body::Ack(Ack { id, positions });
-        self.hand_over_and_settle(&mut core, vec![body], |_| Settled::Nothing)
+        // Nobody waits for it: the copies stand, and the Done that follows is synced with it. Where
+        // it fails, so does everything handed over behind it.
+        let (pending, _) = self.hand_over(&mut core, vec![Body::Ack(Ack { id, positions })])?;
+        drop(pending);
+        Ok(())
     }
 
     fn end(&self, id: BroadcastId, ending: Ending) -> Result<Next> {

@@ -170,7 +170,6 @@ struct FieldOf {
     range: Range<usize>,
     /// A quote in it is written twice.
     doubled: bool,
-    quoted: bool,
 }
 
 impl FieldOf {
@@ -338,7 +337,6 @@ struct Split {
     /// Start of the field, behind its opening quote.
     from: usize,
     doubled: bool,
-    quoted: bool,
     /// Offset of the quote in [`State::Quote`].
     quote: usize,
 }
@@ -365,7 +363,7 @@ impl Split {
                 }
                 (State::Quote, _) => return Err(at),
                 (State::Before, b'"') => {
-                    (self.state, self.quoted, self.from) = (State::Quoted, true, at + 1);
+                    (self.state, self.from) = (State::Quoted, at + 1);
                 }
                 (State::Before | State::Plain, _) => self.state = State::Plain,
             }
@@ -377,7 +375,7 @@ impl Split {
     fn end_field(&mut self, at: usize, fields: &mut Vec<FieldOf>) {
         let end = if self.state == State::Quote { self.quote } else { at };
         let range = self.from..end;
-        fields.push(FieldOf { range, doubled: self.doubled, quoted: self.quoted });
+        fields.push(FieldOf { range, doubled: self.doubled });
         *self = Self { from: at + 1, ..Self::default() };
     }
 }

@@ -47,6 +47,9 @@ type Step<T> = std::result::Result<T, Halt>;
 /// Slices that are read ahead of the one being appended.
 const READY_SLICES: usize = 2;
 
+/// Percent between two records of progress, for readers in other processes.
+const RECORD_STEP: u64 = 10;
+
 /// Percent of a job's progress that are behind it once all files were read for the first time.
 const SURVEYED: u64 = 30;
 
@@ -224,21 +227,28 @@ impl Driver<'_> {
                 let what = "a thread for an import cannot be started";
                 Halt::Stopped(Error::new(ErrorKind::Io, what).with_source(e))
             })?;
+            let mut recorded = SURVEYED;
             for slice in slices {
-                let slice = slice.map_err(|e| self.halt(e))?;
+                let mut slice = slice.map_err(|e| self.halt(e))?;
                 self.watch.go_on().map_err(|e| self.halt(e))?;
-                self.append(&slice, lanes)?;
-                self.show(slice.rows_behind, plan.rows);
+                self.append(&mut slice, lanes)?;
+                let percent = self.show(slice.rows_behind, plan.rows);
+                if percent >= recorded + RECORD_STEP && percent < APPENDED {
+                    recorded = percent;
+                    let rows = slice.rows_behind;
+                    let done = self.record(JobPhase::Importing, percent, rows, "");
+                    done.map_err(Halt::Stopped)?;
+                }
             }
             Ok(())
         })
     }
 
     /// Appends what is missing of one slice.
-    fn append(&self, slice: &ReadySlice, lanes: &[Lane]) -> Step<()> {
+    fn append(&self, slice: &mut ReadySlice, lanes: &[Lane]) -> Step<()> {
         for lane in lanes.iter().filter(|lane| !lane.have.contains(&slice.at)) {
             let messages = lane.vchannels.iter().filter_map(|(index, vchannel)| {
-                let part = slice.parts.get(*index)?;
+                let part = slice.parts.get_mut(*index)?;
                 let stamp = SliceStamp {
                     job: self.id,
                     attempt: self.attempt,
@@ -246,7 +256,7 @@ impl Driver<'_> {
                     first_row: slice.at.first_row,
                     rows: part.rows,
                 };
-                let payload = part.payload.clone();
+                let payload = std::mem::take(&mut part.payload);
                 Some(SliceMessage { vchannel: vchannel.clone(), stamp, payload })
             });
             let messages: Vec<SliceMessage> = messages.collect();
@@ -260,10 +270,12 @@ impl Driver<'_> {
         Ok(())
     }
 
-    fn show(&self, rows: u64, total: u64) {
+    /// Tells how far the appends are; the percent.
+    fn show(&self, rows: u64, total: u64) -> u64 {
         let part = u128::from(rows) * u128::from(APPENDED - SURVEYED) / u128::from(total.max(1));
         let part = u64::try_from(part).unwrap_or_default().min(APPENDED - SURVEYED);
         self.watch.set(JobPhase::Importing, SURVEYED + part, rows);
+        SURVEYED + part
     }
 
     /// A step that was told to end by its watch, or was not let by the system, is not the source's

@@ -279,9 +279,12 @@ impl Imports {
             self.drive(id, jobs);
         }
         loop {
-            let job = jobs.get(id).ok_or_else(gone)?;
-            if job.over.is_some() {
-                return Ok(job);
+            if jobs.get(id).ok_or_else(gone)?.over.is_some() {
+                // Its end may have been handed over and not be durable yet.
+                match jobs.wait(id, Some(Duration::ZERO)) {
+                    Err(e) if e.kind() == ErrorKind::InFlight => {}
+                    known => return known,
+                }
             }
             let wait = left().map_or(LOOK, |left| left.min(LOOK));
             if wait.is_zero() {
@@ -292,6 +295,9 @@ impl Imports {
             let waited = self.shared.changed.wait_timeout(running, wait);
             let (mut running, _) = waited.unwrap_or_else(PoisonError::into_inner);
             let Some(entry) = running.jobs.get_mut(&id) else {
+                if running.closing {
+                    return Err(Error::new(ErrorKind::Closed, "the store was closed"));
+                }
                 // It ended just now, or another follower took the error that stopped it.
                 drop(running);
                 self.drive(id, jobs);
@@ -370,6 +376,7 @@ impl Imports {
         let watch = Watch { imports: self.clone(), job };
         let ended = catch_unwind(AssertUnwindSafe(|| driver::drive(job, jobs, &watch)));
         let mut running = self.lock();
+        let is_done = matches!(ended, Ok(Ok(())));
         match ended {
             Ok(Ok(())) => {
                 running.jobs.remove(&job);
@@ -382,6 +389,10 @@ impl Imports {
         }
         drop(running);
         self.shared.changed.notify_all();
+        // Whoever began another attempt meanwhile found this thread still there.
+        if is_done && jobs.get(job).is_some_and(|job| job.over.is_none()) {
+            self.drive(job, jobs);
+        }
     }
 
     /// Ends all drivers and waits for them; jobs stay as they are.

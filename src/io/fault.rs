@@ -95,7 +95,8 @@ pub enum Fault {
     /// there any part of what was unsynced has reached the disk, and all of it counts as synced,
     /// unless the error is `EINTR`.
     Error(i32),
-    /// A read or a write takes this many bytes at most; other calls are not touched.
+    /// A write takes this many bytes at most, and so does a read, but for one byte; other calls are
+    /// not touched.
     Short(usize),
     /// The process ends before the call: it and every later one answer [`is_stopped`].
     Stop,
@@ -159,6 +160,11 @@ impl Faults {
 
     pub(super) fn disarm(&mut self) {
         self.armed.clear();
+    }
+
+    /// The same for the next process.
+    pub(super) fn restarted(&self) -> Self {
+        Self { stopped: false, ..self.clone() }
     }
 
     /// All calls, and those that are persistence points.

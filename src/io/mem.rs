@@ -23,8 +23,8 @@ use std::{fmt, io};
 
 use bytes::Bytes;
 
-pub use self::loss::survivors;
-pub use self::machine::{Machine, Unsynced};
+pub use self::loss::{Unsynced, survivors};
+pub use self::machine::Machine;
 use self::node::{Ino, to_u64};
 use super::fault::{self, CallKind, Dice, Fault, Faults, Which};
 use super::{DirEntry, EntryKind, Io, IoFile, OpenHow};
@@ -80,6 +80,18 @@ impl MemIo {
             locks: BTreeMap::new(),
         };
         Self { shared: Arc::new(Mutex::new(shared)) }
+    }
+
+    /// The next process on a machine, which may be what a crash left of this one's: it goes on with
+    /// the counters and with the faults that have not struck.
+    #[must_use]
+    pub fn successor(&self, machine: Machine) -> Self {
+        let next = Self::new(machine);
+        let shared = self.lock();
+        next.lock().faults = shared.faults.restarted();
+        next.lock().dice = shared.dice.clone();
+        drop(shared);
+        next
     }
 
     /// The machine as it is: what the next process finds if this one is killed.
@@ -281,7 +293,8 @@ impl IoFile for MemFile {
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let (shared, fault) = self.io.enter(CallKind::Read)?;
-        let take = short(buf.len(), fault);
+        // No byte at all would be the end of the file.
+        let take = short(buf.len(), fault).max(buf.len().min(1));
         let buf = buf.get_mut(..take).unwrap_or_default();
         Ok(shared.machine.file(self.ino)?.read(buf, offset))
     }

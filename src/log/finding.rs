@@ -68,7 +68,8 @@ impl Finding {
     }
 
     /// The error of a caller that cannot go on because of this.
-    pub(crate) fn to_error(&self) -> Error {
+    #[must_use]
+    pub fn to_error(&self) -> Error {
         let kind = match self.severity {
             Severity::Unsupported => ErrorKind::Unsupported,
             _ => ErrorKind::Corrupt,

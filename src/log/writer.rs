@@ -4,14 +4,15 @@
 //! out of the gate and puts back. So there is one I/O on the tail at a time, and the gate is never
 //! locked during one.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 use std::time::Duration;
 
 use oncelog_format::{FrameHeader, Place, SegmentHeader, encode_frame, frame_len, limits};
 
 use super::dir::DirLock;
-use super::group::Waiter;
 use super::options::{Batch, Options};
 use super::scan::Tally;
 use super::tail::{Mark, Tail};
@@ -88,9 +89,14 @@ pub(crate) struct Gate {
     pub(crate) stop: bool,
     /// The background thread waits without a limit of time.
     pub(crate) parked: bool,
+    /// It was called to write the queue.
+    pub(crate) called: bool,
+    /// Threads that wait for the gate to turn.
+    pub(crate) waiting: usize,
     /// The background thread waits for the tail.
     pub(crate) blocked: bool,
-    pub(crate) waiters: Vec<Waiter>,
+    /// Tasks that wait, by the LSN that they wait for and a token of their own.
+    pub(crate) waiters: BTreeMap<(u64, u64), Waker>,
     pub(crate) token: u64,
     /// A future waits for this LSN to be durable.
     pub(crate) sync_wanted: u64,
@@ -111,6 +117,13 @@ pub(crate) struct SegmentRef {
 impl Gate {
     pub(crate) fn last_lsn(&self) -> u64 {
         self.next_lsn.saturating_sub(1)
+    }
+
+    /// How many segments lie wholly below the oldest LSN: those of a trim that was refused half
+    /// way.
+    pub(crate) fn trimmed_count(&self) -> usize {
+        let firsts = self.segments.iter().skip(1).map(|next| next.header.first_lsn);
+        firsts.take_while(|&first| first <= self.oldest).count()
     }
 
     /// The last record that was encoded.
@@ -198,8 +211,11 @@ impl Shared {
         self.gate.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn wait<'a>(&'a self, gate: Guard<'a>) -> Guard<'a> {
-        self.turned.wait(gate).unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn wait<'a>(&'a self, mut gate: Guard<'a>) -> Guard<'a> {
+        gate.waiting = gate.waiting.saturating_add(1);
+        let mut gate = self.turned.wait(gate).unwrap_or_else(PoisonError::into_inner);
+        gate.waiting = gate.waiting.saturating_sub(1);
+        gate
     }
 
     /// Takes the tail out of the gate, once nobody else has it.
@@ -297,7 +313,9 @@ impl Shared {
 
     /// Wakes the background thread where it would not wake in time by itself.
     fn call_background(&self, gate: &mut Gate) {
-        if gate.parked || gate.queue.len() >= WRITE_BYTES {
+        let full = gate.queue.len() >= WRITE_BYTES && !gate.called;
+        if gate.parked || full {
+            gate.called |= full;
             gate.parked = false;
             self.wanted.notify_one();
         }

@@ -2,8 +2,10 @@
 
 pub(crate) mod crash;
 mod desk;
+mod history;
 mod jobs;
 pub(crate) mod retention;
+mod store;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -108,7 +110,7 @@ pub(crate) fn a_reservation_is_no_acceptance() {
     let (go, wait_go) = std::sync::mpsc::channel::<()>();
     desk.script.validates(move || {
         begun.send(()).unwrap();
-        wait_go.recv().unwrap();
+        wait_go.recv_timeout(Duration::from_secs(10)).unwrap();
         Err(oncelog::Error::invalid_input("no"))
     });
     std::thread::scope(|threads| {

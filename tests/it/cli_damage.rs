@@ -127,3 +127,25 @@ fn strays_and_spares_are_told_and_harm_nothing() {
         None,
     );
 }
+
+#[test]
+fn a_store_without_its_control_log_or_with_a_damaged_lock_is_corrupt() {
+    let make = || {
+        let (dir, store) = fresh("store");
+        let args = ["broadcast", &store, "--type", "Noop", "--vchannels", "a"];
+        assert_eq!(run(&args, b"").code, 0);
+        (dir, store)
+    };
+    let (_dir, store) = make();
+    fs::remove_dir_all(Path::new(&store).join("control")).unwrap();
+    let verify = run(&["verify", &store, "--json"], b"");
+    assert_eq!(
+        (verify.code, &verify.objects().last().unwrap()["summary"]["status"]),
+        (4, &"corrupt".into())
+    );
+    let (_dir, store) = make();
+    flip(&Path::new(&store).join("LOCK"), 12);
+    let verify = run(&["verify", &store, "--json"], b"");
+    assert_eq!(verify.code, 4);
+    assert_eq!(verify.objects()[0]["kind"], "lock_damaged");
+}

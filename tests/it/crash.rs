@@ -28,14 +28,6 @@ fn no_crash_breaks_a_promise() {
         if let Err(e) = explorer.workload(workload) {
             panic!("{e}");
         }
-        println!(
-            "{} {} {} {} {:.1}",
-            workload.name,
-            explorer.points,
-            explorer.openings,
-            explorer.distinct(),
-            begin.elapsed().as_secs_f64()
-        );
     }
     println!(
         "crash: {} workloads, {} points, {} distinct states, {} openings, {} damaged, {:.1} s",

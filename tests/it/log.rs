@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use oncelog::testing::{EIO, ENOSPC, Fault, Machine, MemIo, Which};
+use oncelog::io::Io as _;
+use oncelog::testing::{CallKind, EIO, ENOSPC, Fault, Machine, MemIo, Which};
 use oncelog::{
     Batch, Check, Clock, CreateMode, Durability, ErrorKind, Log, Lsn, Options, Record, RecordKind,
 };
@@ -351,6 +352,38 @@ fn a_full_disk_refuses_appends_and_poisons_nothing() {
     check_refused(log.append(&[1; 5000]), ErrorKind::StoreFull);
     io.set_free_blocks(None);
     assert_eq!(log.append(&[1; 5000]).unwrap().get(), last + 2);
+}
+
+/// Between the two slots of a trim there may be no space left: the first one holds already.
+#[test]
+fn a_trim_that_was_refused_half_way_is_made_whole_by_the_next() {
+    let (io, options) = memory();
+    let (log, _) = Log::open("/log", &options).unwrap();
+    for _ in 0..60 {
+        log.append(&[1; 3000]).unwrap();
+    }
+    let count = || {
+        let names = io.list(Path::new("/log")).unwrap().into_iter().map(|entry| entry.name);
+        names.filter(|name| name.to_str().unwrap().ends_with(".seg")).count()
+    };
+    let before = count();
+    io.arm(Which::Kind(CallKind::Write), 2, 1, Fault::Error(ENOSPC));
+    check_refused(log.trim(lsn(60)), ErrorKind::StoreFull);
+    assert_eq!((count(), log.oldest_lsn()), (before, lsn(60)), "nothing goes on half a word");
+    log.trim(lsn(60)).unwrap();
+    assert_eq!(count(), 1, "the same trim again frees what it promised");
+}
+
+#[test]
+fn an_open_that_is_refused_touches_no_spare() {
+    let (_home, dir) = place();
+    open(&dir).close().unwrap();
+    let spare = dir.join("0000000009.spare");
+    std::fs::write(&spare, b"").unwrap();
+    check_refused(Log::open(&dir, &options().create(CreateMode::Always)), ErrorKind::InvalidInput);
+    assert!(spare.exists());
+    open(&dir);
+    assert!(!spare.exists());
 }
 
 #[test]

@@ -18,6 +18,7 @@ mod cli_store;
 mod crash;
 mod differential;
 mod faults;
+mod import;
 mod kill;
 mod log;
 mod model;

@@ -10,6 +10,7 @@ use crate::failure::{Exit, Failure};
 use crate::logs::{self, Seen};
 use crate::record::{self, PayloadArg};
 use crate::render::{self, Out};
+use crate::value::lsn;
 
 /// Print records and messages; never writes, works beside a live writer.
 ///
@@ -49,8 +50,10 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
     let mut out = Out::new(json);
+    let place = logs::open(&args.path)?;
+    let damage = place.findings.iter().find(|finding| finding.severity == Severity::Corrupt);
     let mut exit = Exit::Clean;
-    let mut logs = logs::open(&args.path)?;
+    let mut logs = place.logs;
     if args.follow && logs.len() != 1 {
         return Err(Failure::usage("--follow takes one log, not a store"));
     }
@@ -59,6 +62,9 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
         out.flush()?;
         end?;
         exit = exit.max(logs::exit(seen.view.severity()));
+    }
+    if let Some(damage) = damage {
+        return Err(damage.to_error().into());
     }
     match logs.pop() {
         Some(seen) if args.follow => follow(seen, args, &mut out),
@@ -206,10 +212,4 @@ fn line(record: &Record, args: &Args) -> String {
         None => {}
     }
     line
-}
-
-fn lsn(text: &str) -> Result<Lsn, String> {
-    let number: u64 =
-        text.parse().map_err(|e: std::num::ParseIntError| format!("not a decimal number: {e}"))?;
-    Lsn::new(number).ok_or_else(|| "LSNs begin at 1".into())
 }

@@ -10,9 +10,9 @@ use oncelog::import::{ImportCall, ImportProgress, ImportReport, ImportRequest};
 use oncelog_format::control::JobPhase;
 use serde_json::{Value, json};
 
-use crate::broadcast::wait;
 use crate::failure::{Exit, Failure};
 use crate::render::{self, Out, count};
+use crate::value::wait;
 use crate::writer::{Writer, WriterArgs};
 
 /// Import files into a collection, every row exactly once, however often this is killed and run

@@ -22,13 +22,19 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
     let mut out = Out::new(json);
-    let mut exit = Exit::Clean;
-    let logs = logs::open(&args.path)?;
-    let is_store = logs.iter().any(|seen| !seen.name.is_empty());
+    let place = logs::open(&args.path)?;
+    let mut exit = logs::exit(place.severity());
+    for finding in &place.findings {
+        if json {
+            out.object(&logs::finding_object(finding, ""))?;
+        } else {
+            out.line(&logs::finding_line(finding, ""))?;
+        }
+    }
     // A store whose control log is damaged has findings below, and no pins that could be told.
-    let store =
-        if is_store { StoreView::open(&args.path, Arc::new(FsIo::new())).ok() } else { None };
-    for seen in logs {
+    let io = Arc::new(FsIo::new());
+    let store = if place.is_store { StoreView::open(&args.path, io).ok() } else { None };
+    for seen in place.logs {
         let pins = store.as_ref().map_or_else(Vec::new, |store| pins(store.state(), &seen.name));
         if json {
             out.object(&log_object(&seen, &pins))?;

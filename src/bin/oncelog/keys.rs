@@ -9,9 +9,9 @@ use oncelog::io::fs::FsIo;
 use oncelog::{Clock, ClockLimits, LogTime, Lsn, SystemClock};
 use serde_json::{Value, json};
 
-use crate::broadcast::scope;
 use crate::failure::{Exit, Failure};
 use crate::render::{self, Out, count};
+use crate::value::scope;
 
 /// Show what is known of keys; never writes, works beside a live writer.
 #[derive(Debug, clap::Args)]

@@ -20,8 +20,9 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
     let mut out = Out::new(json);
-    let mut exit = Exit::Clean;
-    for seen in logs::open(&args.path)? {
+    let place = logs::open(&args.path)?;
+    let mut exit = logs::exit(place.severity());
+    for seen in place.logs {
         let mut stats = Stats::default();
         let end = stats.read(&seen);
         if json {

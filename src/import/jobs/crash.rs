@@ -17,11 +17,11 @@ const SPREAD: (u32, usize) = (3, 2);
 /// Longest pause between two looks at whether the process has stopped.
 const LOOK: Duration = Duration::from_millis(2);
 
-fn import_on(io: &MemIo, file: &Path) -> Result<ImportReport> {
+fn import_on(io: &MemIo, file: &Path, wait: Option<Duration>) -> Result<ImportReport> {
     let files: Arc<dyn crate::io::Io> = Arc::new(io.clone());
     let (imports, broadcaster) = open_on(&files, Path::new(STORE), SPREAD.1, 2)?;
     let asked = request("c", &[file]).vchannels(Some(SPREAD.0));
-    let call = ImportCall::of("p").key(Some("k".to_owned()));
+    let call = ImportCall::of("p").key(Some("k".to_owned())).wait(wait);
     let (ended, end) = mpsc::channel();
     thread::scope(|scope| {
         scope.spawn(|| ended.send(imports.run(&broadcaster, asked, &call, &mut |_| {})).unwrap());
@@ -41,7 +41,7 @@ fn import_on(io: &MemIo, file: &Path) -> Result<ImportReport> {
 
 #[track_caller]
 fn check_whole(io: &MemIo, file: &Path, expect: &[String], what: &str) {
-    let report = import_on(io, file).unwrap_or_else(|e| panic!("{what}: {e:?}"));
+    let report = import_on(io, file, None).unwrap_or_else(|e| panic!("{what}: {e:?}"));
     assert_eq!((report.phase, report.rows), (JobPhase::Completed, 7), "{what}: {report:?}");
     let io: Arc<dyn crate::io::Io> = Arc::new(io.clone());
     assert_eq!(rows_on(&io, Path::new(STORE), "c"), expect, "{what}");
@@ -51,7 +51,7 @@ fn check_whole(io: &MemIo, file: &Path, expect: &[String], what: &str) {
 fn stopped_at(machine: &Machine, nth: u64, file: &Path) -> Option<Machine> {
     let io = MemIo::new(machine.clone());
     io.arm(Which::Persist, nth, 1, Fault::Stop);
-    let report = import_on(&io, file);
+    let report = import_on(&io, file, None);
     if !io.is_stopped() {
         report.unwrap();
         return None;
@@ -85,4 +85,26 @@ fn an_import_that_is_stopped_anywhere_has_every_row_once_after_its_retry() {
         }
     }
     assert!(points > 40, "only {points} points");
+}
+
+#[test]
+fn a_full_disk_stops_an_import_and_space_lets_it_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("a.csv");
+    std::fs::write(&file, "n\n0\n1\n2\n3\n4\n5\n6\n").unwrap();
+    let expect: Vec<String> = (0..7).map(|n| format!("{{\"n\":\"{n}\"}}")).collect();
+    let mut refusals = 0;
+    for blocks in (0..4000).step_by(97) {
+        let io = MemIo::new(Machine::new());
+        io.set_free_blocks(Some(blocks));
+        let Err(error) = import_on(&io, &file, Some(Duration::from_millis(500))) else { break };
+        refusals += 1;
+        assert!(
+            matches!(error.kind(), ErrorKind::StoreFull | ErrorKind::Io),
+            "{blocks}: {error:?}"
+        );
+        io.set_free_blocks(None);
+        check_whole(&io, &file, &expect, &format!("{blocks} free blocks"));
+    }
+    assert!(refusals > 2, "only {refusals}");
 }

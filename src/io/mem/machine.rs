@@ -4,18 +4,17 @@
 //! run and lets each of them lose its power in many ways.
 //! It does **not** count calls, fail them, or know processes; [`MemIo`](super::MemIo) does.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Component, Path};
 use std::sync::Arc;
 
-use super::node::{DirChange, DirNode, FileNode, Ino};
+use super::node::{DirNode, FileNode, Ino};
 use crate::io::fault::{Dice, mix};
 use crate::io::{DirEntry, EntryKind};
 
 /// The root directory, which is always there.
-const ROOT: Ino = 0;
+pub(super) const ROOT: Ino = 0;
 
 #[derive(Clone, Debug)]
 pub(super) enum Node {
@@ -26,51 +25,11 @@ pub(super) enum Node {
 /// The state of a file system in memory.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    nodes: Vec<Node>,
+    pub(super) nodes: Vec<Node>,
     /// Number of the step, one for each change.
     step: u64,
     /// Blocks that are not handed out; `None` is no bound.
     free: Option<u64>,
-}
-
-/// One thing that was not synced: a power loss leaves it as it was, or any newer version of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unsynced {
-    place: Place,
-    steps: Vec<u64>,
-}
-
-/// What an [`Unsynced`] stands for, in the order that [`Machine::unsynced`] keeps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
-    Change(Ino, usize),
-    Len(Ino),
-    Sector(Ino, u64),
-}
-
-impl Unsynced {
-    /// Newer versions, each of which a power loss may leave; at least one.
-    #[must_use]
-    pub const fn version_count(&self) -> usize {
-        self.steps.len()
-    }
-
-    /// Number of the newest version that was written at or before a step; 0 is the old state.
-    #[must_use]
-    pub fn version_at(&self, step: u64) -> usize {
-        self.steps.iter().take_while(|written| **written <= step).count()
-    }
-
-    /// Step of version `number + 1`, or of the newest.
-    pub(super) fn step(&self, number: usize) -> u64 {
-        self.steps.get(number).or_else(|| self.steps.last()).copied().unwrap_or(0)
-    }
-
-    /// True for an entry of a directory.
-    #[must_use]
-    pub const fn is_entry(&self) -> bool {
-        matches!(self.place, Place::Change(..))
-    }
 }
 
 impl Default for Machine {
@@ -95,88 +54,6 @@ impl Machine {
     #[must_use]
     pub const fn step(&self) -> u64 {
         self.step
-    }
-
-    /// What a power loss would decide about: directory entries first, then lengths and sectors.
-    /// What no name, old or new, leads to is left out.
-    #[must_use]
-    pub fn unsynced(&self) -> Vec<Unsynced> {
-        let mut found = Vec::new();
-        for ino in self.reachable() {
-            match self.nodes.get(ino) {
-                Some(Node::Dir(dir)) => {
-                    found.extend(dir.unsynced.iter().enumerate().map(|(k, (step, _))| Unsynced {
-                        place: Place::Change(ino, k),
-                        steps: vec![*step],
-                    }));
-                }
-                Some(Node::File(file)) => {
-                    if !file.unsynced_lens.is_empty() {
-                        let steps = file.unsynced_lens.iter().map(|(step, _)| *step).collect();
-                        found.push(Unsynced { place: Place::Len(ino), steps });
-                    }
-                    found.extend(file.unsynced.iter().map(|(at, versions)| Unsynced {
-                        place: Place::Sector(ino, *at),
-                        steps: versions.iter().map(|(step, _)| *step).collect(),
-                    }));
-                }
-                None => {}
-            }
-        }
-        found.sort_by_key(|u| u.place);
-        found
-    }
-
-    /// The machine after a power loss that left version `survivors[k]` of `unsynced[k]`, 0 for the
-    /// old state; what is missing in `survivors` is old.
-    #[must_use]
-    pub fn power_loss(&self, unsynced: &[Unsynced], survivors: &[usize]) -> Self {
-        let left: BTreeMap<Place, usize> =
-            unsynced.iter().map(|u| u.place).zip(survivors.iter().copied()).collect();
-        let chosen = |place| left.get(&place).copied().unwrap_or(0);
-        let mut after = self.clone();
-        for (ino, node) in after.nodes.iter_mut().enumerate() {
-            match node {
-                Node::Dir(dir) if dir.unsynced.is_empty() && dir.entries == dir.disk => {}
-                Node::Dir(dir) => {
-                    let dir = Arc::make_mut(dir);
-                    dir.land(|k| chosen(Place::Change(ino, k)) > 0);
-                    dir.reload();
-                }
-                Node::File(file) if file.is_settled() => {}
-                Node::File(file) => {
-                    let file = Arc::make_mut(file);
-                    file.land(|at, _| chosen(Place::Sector(ino, at)), |_| chosen(Place::Len(ino)));
-                    file.reload();
-                }
-            }
-        }
-        after
-    }
-
-    /// Sectors that read as they were written although a failed sync kept them from the disk. The
-    /// system may drop each from the cache at any time.
-    #[must_use]
-    pub fn deceptive_count(&self) -> usize {
-        self.files().map(|(_, file)| file.deceptive().len()).sum()
-    }
-
-    /// The machine after the system dropped those deceptive sectors that `drops` says true for, by
-    /// their number.
-    #[must_use]
-    pub fn evict(&self, mut drops: impl FnMut(usize) -> bool) -> Self {
-        let mut after = self.clone();
-        let found = self.files().flat_map(|(ino, file)| {
-            file.deceptive().into_iter().map(move |at| (ino, at)).collect::<Vec<_>>()
-        });
-        for (k, (ino, at)) in found.enumerate() {
-            if drops(k)
-                && let Ok(file) = after.file_mut(ino)
-            {
-                file.evict(at);
-            }
-        }
-        after
     }
 
     /// A digest of everything that a process can read: names, kinds, lengths and bytes.
@@ -258,30 +135,11 @@ impl Machine {
         }
     }
 
-    fn files(&self) -> impl Iterator<Item = (Ino, &FileNode)> {
+    pub(super) fn files(&self) -> impl Iterator<Item = (Ino, &FileNode)> {
         self.nodes.iter().enumerate().filter_map(|(ino, node)| match node {
             Node::File(file) => Some((ino, &**file)),
             Node::Dir(_) => None,
         })
-    }
-
-    /// Numbers that some name, old or new, leads to.
-    fn reachable(&self) -> BTreeSet<Ino> {
-        let mut found = BTreeSet::new();
-        let mut todo = vec![ROOT];
-        while let Some(ino) = todo.pop() {
-            if !found.insert(ino) {
-                continue;
-            }
-            if let Some(Node::Dir(dir)) = self.nodes.get(ino) {
-                todo.extend(dir.entries.values().chain(dir.disk.values()));
-                todo.extend(dir.unsynced.iter().filter_map(|(_, change)| match change {
-                    DirChange::Link(_, ino) => Some(*ino),
-                    DirChange::Unlink(_) => None,
-                }));
-            }
-        }
-        found
     }
 }
 

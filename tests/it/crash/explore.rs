@@ -12,7 +12,7 @@ use super::oracle::{End, Oracle};
 use super::workload::Workload;
 
 /// Ways in which a power loss is played at a point of the workload, and at one of a recovery.
-const WAYS: [usize; 2] = [40, 4];
+const WAYS: [usize; 2] = [48, 3];
 
 /// Everything that was seen, and how much of it.
 #[derive(Debug, Default)]
@@ -113,7 +113,7 @@ impl Explorer {
         self.openings += 1;
         // Recovery is crashed again where it begins from what a kill left, and from a few of the
         // images of a power loss.
-        let again = depth + 1 < WAYS.len() && (end != End::Power || digest % 8 == 0);
+        let again = depth + 1 < WAYS.len() && (end != End::Power || digest % 24 == 0);
         let mut driver = Driver::new(machine.clone(), oracle.clone(), seed, again);
         driver.open(end)?;
         // As long as the record that was lost, so that stale frames behind it would fit.
@@ -128,7 +128,7 @@ impl Explorer {
             self.point(point, depth + 1, &mut dice)
                 .map_err(|e| format!("crash again before {:?}, point {k}: {e}", point.kind))?;
         }
-        if again || digest % 4 == 0 {
+        if again || digest % 8 == 0 {
             let lost = last.machine.power_loss(&last.machine.unsynced(), &[]);
             self.openings += 1;
             Driver::new(lost, last.oracle.clone(), seed, false)

@@ -296,3 +296,29 @@ fn the_last_handle_may_be_dropped_by_a_waker() {
     receiver.recv_timeout(PATIENCE).unwrap();
     assert_eq!(open(&dir).next_lsn(), lsn(2));
 }
+
+/// A waker whose task panics.
+struct Bomb;
+
+impl Wake for Bomb {
+    fn wake(self: Arc<Self>) {
+        std::panic::panic_any("scripted");
+    }
+}
+
+/// The panic ended the background thread, and whoever relied on it waited for ever.
+#[test]
+fn a_waker_that_panics_keeps_nobody_else_waiting() {
+    let (_home, _dir, watch, log) = watched();
+    watch.hold();
+    let mut bomb = log.enqueue(batch(&[b"bomb"])).unwrap();
+    let waker = Waker::from(Arc::new(Bomb));
+    assert!(Pin::new(&mut bomb).poll(&mut Context::from_waker(&waker)).is_pending());
+    watch.release();
+    assert!(bomb.wait_timeout(PATIENCE).unwrap());
+    for _ in 0..3 {
+        let next = log.enqueue(batch(&[b"next"])).unwrap();
+        assert!(next.wait_timeout(PATIENCE).unwrap());
+    }
+    log.close().unwrap();
+}
