@@ -45,9 +45,8 @@ fn killed_after(args: &[&str], while_: Duration) -> bool {
     let watcher = std::thread::spawn(move || {
         // The pipe ends with the process.
         std::io::copy(&mut output, &mut std::io::sink()).unwrap();
-        ended.send(()).unwrap_or_else(|_gone| {
-            // Whoever killed the process waits no longer.
-        });
+        // Whoever killed the process waits no longer.
+        ended.send(()).unwrap_or(());
     });
     let killed = end.recv_timeout(while_) == Err(RecvTimeoutError::Timeout);
     if killed {
