@@ -265,9 +265,8 @@ impl Shared {
         let bytes = self.check(batch)?;
         let mut gate = self.gate();
         gate.check_append(batch)?;
-        let now = !gate.rolling
-            && gate.has_room(bytes)
-            && gate.may_buffer(bytes, self.buffer_bytes_max);
+        let now =
+            !gate.rolling && gate.has_room(bytes) && gate.may_buffer(bytes, self.buffer_bytes_max);
         Ok(now.then(|| self.take_in(&mut gate, batch, sync)))
     }
 
@@ -280,10 +279,7 @@ impl Shared {
             gate.sync_due = gate.last_lsn();
         }
         self.call_background(gate);
-        LsnRange {
-            first: Lsn::at_least_first(first),
-            last: Lsn::at_least_first(gate.last_lsn()),
-        }
+        LsnRange { first: Lsn::at_least_first(first), last: Lsn::at_least_first(gate.last_lsn()) }
     }
 
     /// Bytes of the batch with its headers and padding.
