@@ -23,13 +23,16 @@
 //! answers leave when control is durable. Reservations and locks are volatile and guarded.
 
 mod admission;
+mod catalogue;
 mod copies;
 mod core;
 mod fingerprint;
+mod front;
 mod jobs;
 mod keys;
 mod kind;
 mod locks;
+mod options;
 mod policy;
 mod refusal;
 mod request;
@@ -45,13 +48,13 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use oncelog_format::control::{Body, Channel, ClockRebase, PolicyRecord, WindowAccepted};
-use oncelog_format::limits::VCHANNEL_NAME_LEN_MAX;
+use oncelog_format::control::{Body, ClockRebase, WindowAccepted};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::lsn::Lsn;
 use crate::store::Store;
 
+use self::catalogue::check_policy;
 use self::core::{Copy, Core, Inner};
 use self::locks::{Claim, Holder};
 
@@ -59,6 +62,7 @@ pub use self::admission::check_client_key;
 pub use self::jobs::{Ended, Jobs, SliceMessage};
 pub use self::keys::{KeyHistory, KeyInfo, KeyState, WindowSummary};
 pub use self::kind::{MessageType, Noop, Role, Task, Verdict};
+pub use self::options::{CollectionSpec, Options};
 pub use self::policy::{Policy, Setting, Violation, WindowFull, parse_duration};
 pub use self::request::{Answer, Identity, Outcome, Request};
 pub use self::state::{Job, State, TaskState};
@@ -66,82 +70,6 @@ pub use self::view::StoreView;
 pub use self::window::Window;
 pub use oncelog_format::control::Collection;
 pub use oncelog_format::message::{AckMode, BroadcastId, Resource, Scope, TimeTick};
-
-/// Jobs at once by default.
-const JOB_SLOTS_MAX: usize = 1_024;
-
-/// Threads that bring tasks to their end, by default.
-const WORKER_COUNT: usize = 8;
-
-/// How a broadcaster is opened.
-#[derive(Clone, Debug)]
-pub struct Options {
-    policy: Policy,
-    types: Vec<Arc<dyn MessageType>>,
-    job_slots_max: usize,
-    worker_count: usize,
-}
-
-impl Options {
-    /// The default policy, no type but [`Noop`], 1,024 job slots, 8 workers.
-    #[must_use]
-    pub fn new() -> Self {
-        Self {
-            policy: Policy::default(),
-            types: Vec::new(),
-            job_slots_max: JOB_SLOTS_MAX,
-            worker_count: WORKER_COUNT,
-        }
-    }
-
-    /// Sets the retention policy.
-    #[must_use]
-    pub fn policy(mut self, policy: Policy) -> Self {
-        self.policy = policy;
-        self
-    }
-
-    /// Registers a message type.
-    #[must_use]
-    pub fn register(mut self, kind: Arc<dyn MessageType>) -> Self {
-        self.types.push(kind);
-        self
-    }
-
-    /// Sets the most jobs at once, at least 1.
-    #[must_use]
-    pub fn job_slots_max(mut self, count: usize) -> Self {
-        self.job_slots_max = count;
-        self
-    }
-
-    /// Sets the threads that bring tasks to their end, at least 1.
-    #[must_use]
-    pub fn worker_count(mut self, count: usize) -> Self {
-        self.worker_count = count;
-        self
-    }
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-/// What a collection is to be made of.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(clippy::exhaustive_structs, reason = "built by the caller")]
-pub struct CollectionSpec {
-    /// Its name.
-    pub name: String,
-    /// Its schema, opaque here; may be empty.
-    pub schema: Vec<u8>,
-    /// The field that rows are identified by.
-    pub primary_key: Option<String>,
-    /// Its vchannels; those that do not exist are made.
-    pub vchannels: Vec<String>,
-}
 
 /// A broadcaster on a store; cheap to clone. Closing one closes all; the last one dropped closes.
 #[derive(Clone, Debug)]
@@ -208,6 +136,10 @@ impl Broadcaster {
         }
         let mut state = State::default();
         let newest_ms = store.replay(|record| state.apply(record))?;
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::TombstoneReset) {
+            state.reset_tombstones();
+        }
         check_policy(&options.policy, &state)?;
         let newest_ms = newest_ms.map(|newest_ms| newest_ms.max(state.newest_ms()));
         let named = state.vchannels().map(|(_, pchannel)| pchannel.to_owned()).collect();
@@ -305,7 +237,8 @@ impl Broadcaster {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for a vchannel that gets no copy; `StoreFull`, `Poisoned`, `Closed`.
+    /// `InvalidInput` for a vchannel that gets no copy; `InFlight` while it is not known yet that
+    /// the copy stands; `StoreFull`, `Poisoned`, `Closed`.
     ///
     /// # Durability
     ///
@@ -357,7 +290,8 @@ impl Broadcaster {
         core.usable()?;
         let bodies = inner.missing_vchannels(&core, names)?;
         if bodies.is_empty() {
-            return Ok(());
+            drop(core);
+            return inner.settle_before();
         }
         let (pending, _) = inner.hand_over(&mut core, bodies)?;
         drop(core);
@@ -385,6 +319,7 @@ impl Broadcaster {
     }
 
     /// Looks at the state, with log time in milliseconds. What it shows may not be durable yet.
+    /// Decisions wait meanwhile: `look` is short, and does not call the broadcaster.
     pub fn read<R>(&self, look: impl FnOnce(&State, u64) -> R) -> R {
         use crate::clock::Clock as _;
         let core = self.inner().lock();
@@ -460,106 +395,19 @@ impl Broadcaster {
     }
 }
 
-impl Inner {
-    /// Records the policy in force where another one was recorded last.
-    fn note_policy(&self) -> Result<()> {
-        let mut core = self.lock();
-        let record: PolicyRecord = core.policy.record();
-        if core.state.policy() == Some(&record) {
-            return Ok(());
-        }
-        match self.hand_over(&mut core, vec![Body::Policy(record)]) {
-            Ok((pending, _)) => {
-                drop(core);
-                self.settle(pending)
-            }
-            // Opening needs no free byte; the policy holds in this process all the same.
-            Err(e) if e.kind() == ErrorKind::StoreFull => Ok(()),
-            Err(e) => Err(e),
-        }
-    }
-
-    fn missing_vchannels(&self, core: &Core, names: &[String]) -> Result<Vec<Body>> {
-        let max = usize::try_from(VCHANNEL_NAME_LEN_MAX).unwrap_or(usize::MAX);
-        let mut missing: Vec<&String> = Vec::new();
-        for name in names {
-            if name.is_empty() || name.len() > max {
-                let len = name.len();
-                let message = format!("a vchannel: expected 1 to {max} bytes, found {len}");
-                return Err(refusal::invalid(message));
-            }
-            if core.state.pchannel_of(name).is_none() && !missing.contains(&name) {
-                missing.push(name);
-            }
-        }
-        let pchannels: Vec<&str> = self.store.pchannels().collect();
-        let begin = core.state.vchannels().count();
-        let round = pchannels.iter().cycle().skip(begin % pchannels.len().max(1));
-        let record = |(vchannel, pchannel): (&String, &&str)| {
-            let (vchannel, pchannel) = (vchannel.clone(), (*pchannel).to_owned());
-            Body::Channel(Channel { vchannel, pchannel })
-        };
-        Ok(missing.into_iter().zip(round).map(record).collect())
-    }
-
-    fn ensure_collection(&self, spec: &CollectionSpec) -> Result<Arc<Collection>> {
-        if spec.name.is_empty() || spec.vchannels.is_empty() {
-            return Err(refusal::invalid("a collection needs a name and a vchannel"));
-        }
-        let mut core = self.lock();
-        core.usable()?;
-        if let Some(found) = core.state.collection_named(&spec.name) {
-            return Ok(Arc::clone(found));
-        }
-        let mut bodies = self.missing_vchannels(&core, &spec.vchannels)?;
-        let collection = Arc::new(Collection {
-            id: core.state.next_collection_id(),
-            name: spec.name.clone(),
-            generation: 0,
-            schema: spec.schema.clone(),
-            primary_key: spec.primary_key.clone(),
-            partition_function: 1,
-            partition_version: 1,
-            vchannels: spec.vchannels.clone(),
-        });
-        bodies.push(Body::Collection(Arc::clone(&collection)));
-        let (pending, _) = self.hand_over(&mut core, bodies)?;
-        drop(core);
-        self.settle(pending)?;
-        Ok(collection)
-    }
-
-    pub(crate) fn update_collection(&self, collection: Collection) -> Result<()> {
-        let mut core = self.lock();
-        core.usable()?;
-        if core.state.collection(collection.id).is_none() {
-            return Err(refusal::invalid(format!("unknown collection {}", collection.id)));
-        }
-        let body = Body::Collection(Arc::new(collection));
-        let (pending, _) = self.hand_over(&mut core, vec![body])?;
-        drop(core);
-        self.settle(pending)
-    }
-}
-
-fn check_policy(policy: &Policy, state: &State) -> Result<()> {
-    let mut broken = policy.violations();
-    broken.extend(policy.violations_against(state));
-    if broken.is_empty() {
-        return Ok(());
-    }
-    let fields = broken.iter().map(|violation| violation.name.clone()).collect();
-    let lines: Vec<String> = broken.iter().map(ToString::to_string).collect();
-    Err(refusal::invalid(format!("the policy is refused: {}", lines.join("; ")))
-        .with_fields(fields))
-}
-
 /// Takes up what was not done: runs, locks, and the order in which workers look at it.
 fn take_up(core: &mut Core) {
     let open = core.state.tasks().filter(|(_, task)| task.done.is_none());
     let open: Vec<BroadcastId> = open.map(|(id, _)| id).collect();
+    let unseen = Copy::Unresolved;
+    #[cfg(planted)]
+    let unseen = if crate::planted::is_active(crate::planted::Bug::CopyWithoutScan) {
+        Copy::Absent
+    } else {
+        unseen
+    };
     for id in open {
-        let Some(mut run) = core.run_of(id, Copy::Unresolved) else { continue };
+        let Some(mut run) = core.run_of(id, unseen) else { continue };
         run.admitted = true;
         let claim = core.claim(&run.accepted, run.accepted_at_ms);
         core.locks.seize(Holder::Task(id), claim);

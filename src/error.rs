@@ -112,6 +112,13 @@ enum Source {
 }
 
 impl Error {
+    /// A refusal that says what is wrong with a request: for message types of the embedder, whose
+    /// validation refuses with it. It is of kind [`ErrorKind::InvalidInput`].
+    #[must_use]
+    pub fn invalid_input(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorKind::InvalidInput, message)
+    }
+
     pub(crate) fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
         Self(Box::new(Inner {
             kind,

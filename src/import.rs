@@ -1,4 +1,26 @@
-//! Bulk import.
+//! Bulk import: every row of some files in a collection, exactly once, whatever is killed.
+//!
+//! An import is a broadcast that starts a job ([`Imports::submit`]); the job reads its files twice
+//! and ends with a broadcast of its own, which alone makes its rows visible:
+//!
+//! 1. *Look.* Each file is read once: types, rows, digest, primary keys. What is wrong with a row is
+//!    found here, before one is appended.
+//! 2. *Plan.* What will be done is recorded: files as they were, slices, where they can stand.
+//! 3. *Append.* The slices that do not stand yet are appended, each whole or not at all.
+//! 4. *End.* `CommitImport` or `AbortImport` to every vchannel; the first verdict counts.
+//!
+//! [`replay`] writes what is visible to a file that others read, from the channels alone.
+//!
+//! Memory is that of a few slices, whatever the size of the files. A primary key is checked for
+//! presence and type; that no two rows have the same one is not.
+//!
+//! | where | what |
+//! | --- | --- |
+//! | `read`, and `csv`, `json`, `parquet` below it | rows of one file, in two passes |
+//! | `stream`, `source` | a file read from start to end, hashed, and compared with its plan |
+//! | `sizer`, `slice`, `slices`, `partition` | rows to slices, slices to payloads of messages |
+//! | `request`, `plan`, `driver`, `jobs`, `kind` | the job, from the request to its verdict |
+//! | `verdict`, `replay` | which rows a reader may see, and as what |
 
 mod csv;
 mod driver;

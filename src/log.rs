@@ -8,10 +8,12 @@
 //! It does not know what a record means, and it retries nothing.
 
 mod background;
+mod behind;
 pub(crate) mod dir;
 mod end;
-mod facts;
+pub(crate) mod facts;
 mod finding;
+pub(crate) mod front;
 mod group;
 mod open;
 mod options;
@@ -53,7 +55,7 @@ use crate::lsn::{Lsn, LsnRange};
 /// use oncelog::{CreateMode, Log, Lsn, Options};
 ///
 /// # fn main() -> oncelog::Result<()> {
-/// # let dir = tempfile::tempdir().map_err(|_| ()).expect("a directory");
+/// # let dir = tempfile::tempdir().expect("a directory");
 /// let options = Options::new().create(CreateMode::IfMissing);
 /// let (log, _report) = Log::open(dir.path().join("log"), &options)?;
 /// let lsn = log.append(b"survives a power loss once this returns")?;
@@ -252,7 +254,8 @@ impl Log {
     }
 
     /// Drops the records below `oldest`, which may be the next LSN at most. Segments that hold no
-    /// other record go; a record below `oldest` is not served again, whether or not its bytes stay.
+    /// other record go. No reader that is made from here on serves a record below `oldest`, whether
+    /// or not its bytes stay; one that is within a segment reads that to its end.
     ///
     /// # Errors
     ///

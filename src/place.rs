@@ -4,17 +4,13 @@
 
 use std::path::{Path, PathBuf};
 
-use oncelog_format::lock::LOCK_CONTENT_LEN;
-use oncelog_format::{Owner, decode_lock, parse_segment_name};
+use oncelog_format::{Owner, parse_segment_name};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::io::{EntryKind, Io, OpenHow};
-
-/// The directory of a store's control log.
-const CONTROL: &str = "control";
-
-/// The directory of a store's channel logs.
-const CHANNELS: &str = "channels";
+use crate::io::{EntryKind, Io};
+use crate::log::facts::{LOCK_NAME, LockFacts, SPARE_SUFFIX};
+use crate::log::{Finding, FindingKind, Severity};
+use crate::store::{CHANNELS, CONTROL};
 
 /// What stands at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -33,6 +29,7 @@ pub enum PlaceKind {
 pub struct Place {
     kind: PlaceKind,
     logs: Vec<(String, PathBuf)>,
+    findings: Vec<Finding>,
 }
 
 impl Place {
@@ -54,27 +51,34 @@ impl Place {
                 if !name.ends_with(".seg") {
                     return refuse("not a segment: its name does not end in .seg");
                 }
-                let logs = vec![(String::new(), path.to_path_buf())];
-                return Ok(Self { kind: PlaceKind::Segment, logs });
+                return Ok(Self::one(PlaceKind::Segment, path));
             }
             Some(_) => return refuse("neither a directory nor a regular file"),
             None => return refuse("nothing is there"),
         }
         let entries = io.list(path).map_err(|e| Error::io("cannot list the directory", path, e))?;
         let has = |name: &str, kind| entries.iter().any(|e| e.name == name && e.kind == kind);
-        let is_store = has("LOCK", EntryKind::File) && owner(io, path)? == Some(Owner::Store);
-        if is_store || has(CONTROL, EntryKind::Dir) {
-            return Ok(Self { kind: PlaceKind::Store, logs: store_logs(io, path)? });
+        let lock =
+            if has(LOCK_NAME, EntryKind::File) { Some(LockFacts::read(io, path)?) } else { None };
+        let has_control = has(CONTROL, EntryKind::Dir);
+        let is_store = matches!(lock, Some(LockFacts::Identity(Owner::Store, _)));
+        if is_store || has_control {
+            let findings = store_findings(path, lock, has_control);
+            return Ok(Self { kind: PlaceKind::Store, logs: store_logs(io, path)?, findings });
         }
-        let is_log = has("LOCK", EntryKind::File)
+        let is_log = lock.is_some()
             || entries.iter().any(|entry| {
                 let name = entry.name.to_string_lossy();
-                parse_segment_name(&name).is_some() || name.ends_with(".spare")
+                parse_segment_name(&name).is_some() || name.ends_with(SPARE_SUFFIX)
             });
         if !is_log && !entries.is_empty() {
             return refuse("neither a store nor a log: the directory holds something else");
         }
-        Ok(Self { kind: PlaceKind::Log, logs: vec![(String::new(), path.to_path_buf())] })
+        Ok(Self::one(PlaceKind::Log, path))
+    }
+
+    fn one(kind: PlaceKind, path: &Path) -> Self {
+        Self { kind, logs: vec![(String::new(), path.to_path_buf())], findings: Vec::new() }
     }
 
     /// What it is.
@@ -89,18 +93,27 @@ impl Place {
     pub fn logs(&self) -> &[(String, PathBuf)] {
         &self.logs
     }
+
+    /// What is wrong with a store beside its logs: its lock file, a control log that is gone.
+    #[must_use]
+    pub fn findings(&self) -> &[Finding] {
+        &self.findings
+    }
 }
 
-/// Whose `LOCK` it is; a damaged one is told by who opens the log.
-fn owner(io: &dyn Io, dir: &Path) -> Result<Option<Owner>> {
-    let path = dir.join("LOCK");
-    let mut content = [0; LOCK_CONTENT_LEN];
-    let read = io
-        .open(&path, OpenHow::Read)
-        .and_then(|file| file.read_full_at(&mut content, 0))
-        .map_err(|e| Error::io("cannot read the lock file", &path, e))?;
-    let identity = decode_lock(content.get(..read).unwrap_or_default());
-    Ok(identity.ok().flatten().map(|(owner, _)| owner))
+/// What is wrong with a store beside its logs.
+fn store_findings(path: &Path, lock: Option<LockFacts>, has_control: bool) -> Vec<Finding> {
+    let corrupt = |kind, path: &Path| Finding::new(kind, Severity::Corrupt, path);
+    let mut findings = Vec::new();
+    if let Some(LockFacts::Damaged(error)) = lock {
+        let damaged = corrupt(FindingKind::LockDamaged, &path.join(LOCK_NAME));
+        findings.push(damaged.saying("zeros or an identity", error.to_string()));
+    }
+    if matches!(lock, Some(LockFacts::Identity(..))) && !has_control {
+        let gone = corrupt(FindingKind::SegmentsGone, path);
+        findings.push(gone.saying("the control log of the store", "none"));
+    }
+    findings
 }
 
 fn store_logs(io: &dyn Io, path: &Path) -> Result<Vec<(String, PathBuf)>> {
@@ -117,12 +130,14 @@ fn store_logs(io: &dyn Io, path: &Path) -> Result<Vec<(String, PathBuf)>> {
     if is_dir(&channels)? {
         let entries =
             io.list(&channels).map_err(|e| Error::io("cannot list the directory", &channels, e))?;
-        let mut names: Vec<_> =
-            entries.into_iter().filter(|e| e.kind == EntryKind::Dir).map(|e| e.name).collect();
+        let mut names: Vec<_> = entries.into_iter().map(|e| e.name).collect();
         names.sort();
         for name in names {
-            let shown = format!("{CHANNELS}/{}", name.to_string_lossy());
-            logs.push((shown, channels.join(name)));
+            // A writer follows a link to a directory on another disk, so readers do.
+            if is_dir(&channels.join(&name))? {
+                let shown = format!("{CHANNELS}/{}", name.to_string_lossy());
+                logs.push((shown, channels.join(name)));
+            }
         }
     }
     Ok(logs)

@@ -35,11 +35,35 @@ pub enum Bug {
     SyncRetried = 11,
     /// After a refusal for space in a group, its offset and LSNs are used again.
     OffsetReused = 12,
+    /// The time of a tombstone starts again when the store is opened.
+    TombstoneReset = 13,
+    /// The fingerprint of a retry is not compared once the original is done.
+    FingerprintFastPath = 14,
+    /// A scope is forgotten with an old owner although it has a newer one.
+    ScopeWithoutOwner = 15,
+    /// A duplicate is answered when the copies stand.
+    DuplicateBeforeCallback = 16,
+    /// A reservation conflicts as if it were an acceptance.
+    ReservedIsAccepted = 17,
+    /// A refusal behind the locks does not release them.
+    LockLeaked = 18,
+    /// After a restart copies are appended without looking for them.
+    CopyWithoutScan = 19,
+    /// A copy that a scan found counts as a consumer's ack.
+    FoundIsAcked = 20,
+    /// Eviction takes keys that were promised.
+    EvictPromised = 21,
+    /// A wall clock far ahead is believed at once.
+    JumpBelieved = 22,
+    /// An acceptance that failed half-way is answered as a refusal.
+    UnknownIsRefusal = 23,
+    /// A refusal does not give up the reservation.
+    ReservationLeaked = 24,
 }
 
 impl Bug {
-    /// Every bug but none.
-    pub const ALL: [Self; 12] = [
+    /// The bugs of the log.
+    pub const LOG: [Self; 12] = [
         Self::NoDirSync,
         Self::AckBeforeSync,
         Self::AppendBehindTorn,
@@ -52,6 +76,22 @@ impl Bug {
         Self::TrimUnlinksFirst,
         Self::SyncRetried,
         Self::OffsetReused,
+    ];
+
+    /// The bugs of the broadcaster.
+    pub const BROADCAST: [Self; 12] = [
+        Self::TombstoneReset,
+        Self::FingerprintFastPath,
+        Self::ScopeWithoutOwner,
+        Self::DuplicateBeforeCallback,
+        Self::ReservedIsAccepted,
+        Self::LockLeaked,
+        Self::CopyWithoutScan,
+        Self::FoundIsAcked,
+        Self::EvictPromised,
+        Self::JumpBelieved,
+        Self::UnknownIsRefusal,
+        Self::ReservationLeaked,
     ];
 }
 
@@ -69,5 +109,6 @@ pub fn is_active(bug: Bug) -> bool {
 }
 
 fn number(bug: Bug) -> u32 {
-    Bug::ALL.iter().position(|&b| b == bug).and_then(|i| u32::try_from(i).ok()).map_or(0, |i| i + 1)
+    let mut known = Bug::LOG.iter().chain(&Bug::BROADCAST);
+    known.position(|&b| b == bug).and_then(|i| u32::try_from(i).ok()).map_or(0, |i| i + 1)
 }

@@ -18,7 +18,7 @@ use super::kind::{MessageType, Role};
 use super::locks::{Claim, Holder, canonical};
 use super::policy::WindowFull;
 use super::refusal;
-use super::request::{Answer, Request};
+use super::request::{Answer, Request, tombstone_answer};
 use super::window::{Admission as Room, Reserved};
 use super::worker;
 use crate::clock::Clock;
@@ -46,6 +46,16 @@ impl Drop for Admission<'_> {
     fn drop(&mut self) {
         if self.armed {
             let mut core = self.inner.lock();
+            #[cfg(planted)]
+            if crate::planted::is_active(crate::planted::Bug::LockLeaked) {
+                self.let_go(&mut core);
+                return;
+            }
+            #[cfg(planted)]
+            if crate::planted::is_active(crate::planted::Bug::ReservationLeaked) {
+                self.inner.release(&mut core, self.holder());
+                return;
+            }
             self.let_go(&mut core);
             self.inner.release(&mut core, self.holder());
         }
@@ -94,13 +104,12 @@ impl Inner {
             };
             let kind = self.check(request, &resources)?;
             kind.validate(request)?;
+            self.probe(&request.vchannels)?;
             self.take_locks(&admission, &request.message_type, &resources, deadline)?;
-            let (id, cell) =
-                match self.accept(&mut admission, request, kind.as_ref(), &resources, &print)? {
-                    Some(accepted) => accepted,
-                    // The key came to life again while this request waited for its locks.
-                    None => continue,
-                };
+            let accepted =
+                self.accept(&mut admission, request, kind.as_ref(), &resources, &print)?;
+            // Without one, the key came to life again while this request waited for its locks.
+            let Some((id, cell)) = accepted else { continue };
             return self.wait_for_end(self.lock(), id, &cell, false, deadline);
         }
     }
@@ -123,7 +132,10 @@ impl Inner {
             return Ok(Looked::Reserved(admission));
         };
         loop {
-            core.usable()?;
+            // A known key answers also when nothing can be decided any more.
+            if core.closing {
+                return Err(refusal::closed());
+            }
             if core.reservations.get(scope).is_some_and(|reservation| reservation.owned) {
                 core = self.wait_for_reservation(core, scope, deadline)?;
                 continue;
@@ -137,6 +149,7 @@ impl Inner {
                 }
                 continue;
             }
+            core.usable()?;
             let reserved = core.reserved_beside(&scope.principal);
             let window = core.state.window();
             match window.admit(&scope.principal, reserved, &core.policy, now_ms) {
@@ -172,6 +185,10 @@ impl Inner {
         deadline: Deadline,
     ) -> Result<Guard<'a>> {
         let Some(reservation) = core.reservations.get_mut(scope) else { return Ok(core) };
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::ReservedIsAccepted) {
+            return Err(refusal::conflict(Vec::new()));
+        }
         if reservation.waiters >= WAITERS_PER_KEY_MAX {
             return Err(refusal::crowded(WAITERS_PER_KEY_MAX));
         }
@@ -212,12 +229,22 @@ impl Inner {
                 }
             }
             compare(&accepted, print)?;
+            #[cfg(planted)]
+            if crate::planted::is_active(crate::planted::Bug::DuplicateBeforeCallback)
+                && let Some(run) = core.runs.get(&id)
+            {
+                return Ok(Some(run.early_answer()));
+            }
             let answer = self.wait_for_end(core, id, &cell, true, deadline)?;
             return Ok(Some(answer));
         }
         let Some(task) = core.state.task(id) else { return Ok(None) };
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::FingerprintFastPath) {
+            return Ok(tombstone_answer(task));
+        }
         compare(&task.accepted, print)?;
-        Ok(worker::tombstone_answer(task).map(|answer| self.as_given(answer, true)))
+        Ok(tombstone_answer(task).map(|answer| self.as_given(answer, true)))
     }
 
     /// Marks an answer for the one it is given to.
@@ -243,6 +270,12 @@ impl Inner {
             let left = if admitted { refusal::in_flight(id) } else { refusal::unknown() };
             if let Some((reason, since_ms)) = run.and_then(|run| run.parked.as_ref()) {
                 return Err(refusal::parked(id, reason, *since_ms));
+            }
+            #[cfg(planted)]
+            if crate::planted::is_active(crate::planted::Bug::UnknownIsRefusal)
+                && core.failed.is_some()
+            {
+                return Err(refusal::window_full(0, 0, None));
             }
             if core.failed.is_some() || core.closing {
                 return Err(left);
@@ -349,8 +382,10 @@ impl Inner {
                 }
                 batch.push(Body::Dropped(Dropped { id, cause: DropCause::Expired }));
             }
-            // Others that are being admitted have their slots: this one's is its own.
-            let reserved = Reserved { others: !core.reserved.is_empty(), ..Reserved::default() };
+            // The slots of those that are being admitted were counted when they were reserved, this
+            // one's too.
+            let others = core.reserved_beside(&scope.principal).others;
+            let reserved = Reserved { others, ..Reserved::default() };
             let window = core.state.window();
             match window.admit(&scope.principal, reserved, &core.policy, now_ms) {
                 Room::Room => {}

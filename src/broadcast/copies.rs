@@ -4,8 +4,8 @@
 //! reading its pchannel from the end that the acceptance states. Nothing else counts; a copy is
 //! never appended on a guess.
 
-use std::collections::HashMap;
-use std::sync::PoisonError;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, PoisonError};
 
 use oncelog_format::control::Accepted;
 use oncelog_format::limits::FRAMES_OFFSET;
@@ -17,7 +17,7 @@ use oncelog_format::{EncodeError, frame_len};
 
 use super::core::{Copy, Core, Inner};
 use super::refusal;
-use crate::channel::{Outgoing, Position};
+use crate::channel::{ChannelLog, Outgoing, Position};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lsn::Lsn;
 
@@ -78,6 +78,26 @@ pub(crate) fn check(inner: &Inner, core: &Core, accepted: &Accepted) -> Result<(
 pub(crate) type ByPchannel = Vec<(String, Vec<usize>)>;
 
 impl Inner {
+    /// Opens the channels of a request again where an append had failed: one that stays poisoned
+    /// refuses the request before it is accepted.
+    pub(crate) fn probe(&self, vchannels: &[String]) -> Result<()> {
+        let channels: Vec<Arc<dyn ChannelLog>> = {
+            let core = self.lock();
+            let mut names = BTreeSet::new();
+            for vchannel in vchannels {
+                self.channel_of(&core.state, vchannel)?;
+                names.extend(core.state.pchannel_of(vchannel));
+            }
+            names.into_iter().filter_map(|name| self.store.channel(name).cloned()).collect()
+        };
+        for channel in channels {
+            if channel.read(channel.end()).is_err_and(|e| e.kind() == ErrorKind::Poisoned) {
+                channel.reopen()?;
+            }
+        }
+        Ok(())
+    }
+
     /// The vchannels of a task whose copy is in a state, by pchannel.
     pub(crate) fn in_state(core: &Core, id: BroadcastId, state: Copy) -> ByPchannel {
         let mut grouped = ByPchannel::new();

@@ -18,11 +18,12 @@ use oncelog_format::message::{BroadcastId, Scope};
 
 use super::kind::MessageType;
 use super::locks::{Claim, Holder, Locks};
+use super::options::Options;
 use super::policy::Policy;
+use super::refusal;
 use super::request::Answer;
 use super::state::State;
 use super::window::Reserved;
-use super::{Options, refusal};
 use crate::channel::{ChannelLog, Position};
 use crate::clock::{Clock, LogTime};
 use crate::error::{Error, ErrorKind, Result};
@@ -109,8 +110,15 @@ pub(crate) struct Run {
     pub(crate) parked: Option<(String, u64)>,
     pub(crate) retries: u32,
     /// Since when it is retried, or waits for consumers.
-    pub(crate) stalled: Option<Duration>,
+    pub(crate) stalled: Option<Stall>,
     pub(crate) cell: Arc<Cell>,
+}
+
+/// Why a task does not go on, and since when: each reason has its own time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stall {
+    pub(crate) for_consumers: bool,
+    pub(crate) since: Duration,
 }
 
 /// What is known of one copy.
@@ -243,6 +251,17 @@ impl Inner {
         let Err(e) = pending.wait() else { return Ok(()) };
         let mut core = self.lock();
         self.fail(&mut core, Arc::new(e));
+        core.usable()
+    }
+
+    /// Waits until everything that was handed over before is durable: what the state shows may not
+    /// be yet.
+    pub(crate) fn settle_before(&self) -> Result<()> {
+        let Err(e) = self.store.control().sync() else { return Ok(()) };
+        let mut core = self.lock();
+        if e.kind() != ErrorKind::Closed {
+            self.fail(&mut core, Arc::new(e));
+        }
         core.usable()
     }
 

@@ -1,7 +1,9 @@
 //! Message types: what a broadcast means to whoever registered its type.
 //!
-//! A type is code of the embedder. Its calls run without any lock of the broadcaster, may be
-//! repeated, and may panic; the broadcaster turns a panic into [`Verdict::Retry`].
+//! A type is code of the embedder. Its calls may be repeated and may panic. They run without a lock
+//! of the broadcaster, but for [`MessageType::recheck`] and what only names the type. A panic of
+//! [`MessageType::apply`] is a [`Verdict::Retry`]; one of a check reaches the caller of the submit,
+//! and consumes nothing.
 
 use std::collections::BTreeMap;
 use std::fmt;

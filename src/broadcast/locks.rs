@@ -165,6 +165,7 @@ impl Locks {
     }
 
     /// Returns how many hold keys.
+    #[cfg(test)]
     pub(crate) fn holder_count(&self) -> usize {
         self.claims.len()
     }

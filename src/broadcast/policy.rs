@@ -338,3 +338,86 @@ fn rule(
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(change: impl FnOnce(&mut Policy), broken: &[&str]) {
+        let mut policy = Policy::default();
+        change(&mut policy);
+        let names: Vec<String> = policy.violations().into_iter().map(|v| v.name).collect();
+        assert_eq!(names, broken);
+    }
+
+    #[test]
+    fn a_policy_is_checked_as_one_value() {
+        check(|_| {}, &[]);
+        check(|p| p.window_lifetime += Duration::from_millis(1), &["task_retention"]);
+        check(|p| p.window_lifetime = Duration::ZERO, &["window_lifetime"]);
+        check(|p| p.check_interval = Duration::MAX, &["check_interval"]);
+        check(|p| p.window_count_max = 0, &["window_count_max"]);
+        check(|p| p.principal_share_max = 0, &["principal_share_max"]);
+        check(|p| p.principal_share_max = 101, &["principal_share_max"]);
+        check(|p| p.broadcasts_per_hour_max = Some(0), &["broadcasts_per_hour_max"]);
+        check(|p| p.broadcasts_per_hour_max = Some(43_690), &[]);
+        check(|p| p.broadcasts_per_hour_max = Some(43_691), &["window_count_max"]);
+        check(|p| p.broadcasts_per_hour_max = Some(u64::MAX), &["window_count_max"]);
+        let short = |p: &mut Policy| {
+            p.task_retention = HOUR;
+            p.window_count_max = 1;
+            p.broadcasts_per_hour_max = Some(1);
+        };
+        check(short, &["task_retention", "window_count_max"]);
+    }
+
+    #[test]
+    fn a_violation_names_both_values() {
+        let policy = Policy { task_retention: HOUR, ..Policy::default() };
+        let violation = policy.violations().remove(0).to_string();
+        let expected = "task_retention: at least twice window_lifetime: \
+                        expected at least 172800s, found 3600s";
+        assert_eq!(violation, expected);
+    }
+
+    #[test]
+    fn durations_have_units() {
+        let check = |text: &str, ms: Option<u64>| {
+            assert_eq!(parse_duration(text).ok(), ms.map(Duration::from_millis), "{text:?}");
+        };
+        check("24h", Some(86_400_000));
+        check("1h30m", Some(5_400_000));
+        check("500ms", Some(500));
+        check("2d", Some(172_800_000));
+        check("10min", Some(600_000));
+        check("", None);
+        check("24", None);
+        check("h", None);
+        check("-1h", None);
+        check("1 h", None);
+        check("1w", None);
+        check("99999999999999999999h", None);
+        check("18446744073709551615h", None);
+        check("8920000d", None);
+    }
+
+    #[test]
+    fn settings_are_refused_by_name_type_and_range() {
+        let mut policy = Policy::default();
+        let mut set = |name, value| policy.set(name, value).map_err(|v| v.rule);
+        assert_eq!(set("window_lifetime", Setting::Text("1h")), Ok(()));
+        let bare = Err("a bare number for a duration");
+        assert_eq!(set("window_lifetime", Setting::Integer(86_400)), bare);
+        assert_eq!(set("window_lifetime", Setting::Text("0h")), Err("a duration of zero"));
+        assert_eq!(set("window_count_max", Setting::Integer(-1)), Err("a count out of range"));
+        assert_eq!(set("window_count_max", Setting::Text("5")), Err("a count out of range"));
+        assert_eq!(set("principal_share_max", Setting::Text("50%")), Ok(()));
+        assert_eq!(set("window_full", Setting::Text("evict_oldest")), Ok(()));
+        assert_eq!(set("window_full", Setting::Flag(true)), Err("one of the words"));
+        assert_eq!(set("lifetime", Setting::Text("1h")), Err("unknown name"));
+        assert_eq!(policy.window_lifetime, HOUR);
+        assert_eq!(policy.principal_share_max, 50);
+        assert_eq!(policy.window_full, WindowFull::EvictOldest);
+    }
+}

@@ -107,6 +107,8 @@ pub struct State {
     last_id: u64,
     newest_ms: u64,
     term: u64,
+    /// Tasks that will start a job and are not done.
+    starting: usize,
     ignored: u64,
 }
 
@@ -172,6 +174,7 @@ impl State {
             // The first ending that was accepted is the verdict.
             job.end = Some((commit, id));
         }
+        self.starting += usize::from(accepted.job == JobLink::Starts);
         let acks = vec![None; accepted.header.vchannels.len()];
         let task = TaskState { accepted, accepted_at_ms: at_ms, acks, parked: None, done: None };
         self.tasks.insert(id, task);
@@ -199,9 +202,8 @@ impl State {
         let whole = Arc::clone(&task.accepted);
         task.done = Some((done.outcome.clone(), at_ms));
         task.parked = None;
-        // A tombstone answers retries: it needs no payload.
-        let slim = Accepted { payload: Vec::new(), properties: Vec::new(), ..(*whole).clone() };
-        task.accepted = Arc::new(slim);
+        task.accepted = Arc::new(tombstone_of(&whole));
+        self.starting -= usize::from(whole.job == JobLink::Starts);
         if whole.scope.is_none() {
             self.tasks.remove(&done.id);
         }
@@ -246,6 +248,10 @@ impl State {
         };
         let Some(scope) = &task.accepted.scope else { return };
         self.window.leave(id, &scope.principal, dropped.cause, task.expires_at_ms());
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::ScopeWithoutOwner) {
+            self.scopes.remove(scope);
+        }
         // A newer acceptance may own the scope: then it stays.
         if self.scopes.get(scope) == Some(&id) {
             self.scopes.remove(scope);
@@ -275,6 +281,16 @@ impl State {
                 task.accepted.firm,
             ),
             _ => self.window.unsettle(id, &scope.principal),
+        }
+    }
+
+    /// Starts the time of every tombstone again.
+    #[cfg(planted)]
+    pub(crate) fn reset_tombstones(&mut self) {
+        for task in self.tasks.values_mut() {
+            if let Some((_, at_ms)) = &mut task.done {
+                *at_ms = self.newest_ms.saturating_add(1);
+            }
         }
     }
 
@@ -385,9 +401,7 @@ impl State {
     /// Returns the jobs that are not over, and the broadcasts that will start one.
     #[must_use]
     pub fn live_job_count(&self) -> usize {
-        let starting = self.tasks.values();
-        let starting = starting.filter(|t| t.accepted.job == JobLink::Starts && t.done.is_none());
-        starting.count() + self.jobs.values().filter(|job| job.over.is_none()).count()
+        self.starting + self.jobs.values().filter(|job| job.over.is_none()).count()
     }
 
     /// Says whether at `now_ms` the window of a key is over and its work is terminal, so that the
@@ -396,5 +410,22 @@ impl State {
     pub fn is_over(&self, id: BroadcastId, now_ms: u64) -> bool {
         let expires = self.tasks.get(&id).and_then(TaskState::expires_at_ms);
         expires.is_some_and(|at| now_ms >= at) && !self.is_running(id)
+    }
+}
+
+/// What a tombstone needs of an acceptance to answer retries: all but payload and properties.
+fn tombstone_of(whole: &Accepted) -> Accepted {
+    Accepted {
+        header: whole.header.clone(),
+        message_type: whole.message_type.clone(),
+        scope: whole.scope.clone(),
+        fingerprint: whole.fingerprint.clone(),
+        ends: Vec::new(),
+        lifetime_ms: whole.lifetime_ms,
+        firm: whole.firm,
+        job: whole.job,
+        properties: Vec::new(),
+        trace: None,
+        payload: Vec::new(),
     }
 }

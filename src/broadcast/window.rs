@@ -23,8 +23,9 @@ struct Share {
 }
 
 impl Share {
-    fn over_count(&self, now_ms: u64) -> usize {
-        self.settled.range(..=(now_ms, BroadcastId(u64::MAX))).count()
+    /// How many are over, counted up to `enough`.
+    fn over_count(&self, now_ms: u64, enough: usize) -> usize {
+        self.settled.range(..=(now_ms, BroadcastId(u64::MAX))).take(enough).count()
     }
 
     /// The oldest key without a promise that is not over anyway.
@@ -121,6 +122,8 @@ impl Window {
         let Some(share) = self.shares.get_mut(principal) else { return };
         share.times.insert(id, (done_at_ms, expires_at_ms));
         share.settled.insert((expires_at_ms, id));
+        #[cfg(planted)]
+        let firm = firm && !crate::planted::is_active(crate::planted::Bug::EvictPromised);
         if !firm {
             share.evictable.insert((done_at_ms, id));
         }
@@ -144,7 +147,8 @@ impl Window {
     /// is terminal.
     #[must_use]
     pub fn live_count(&self, now_ms: u64) -> usize {
-        self.shares.values().map(|s| s.count.saturating_sub(s.over_count(now_ms))).sum()
+        let live = |s: &Share| s.count.saturating_sub(s.over_count(now_ms, usize::MAX));
+        self.shares.values().map(live).sum()
     }
 
     /// Returns how many keys were dropped because their window was over.
@@ -187,26 +191,36 @@ impl Window {
         now_ms: u64,
     ) -> Admission {
         let bound = usize::try_from(policy.window_count_max).unwrap_or(usize::MAX);
-        if self.held_count() + reserved.all >= bound {
-            let count = self.live_count(now_ms) + reserved.all;
-            if count >= bound {
+        let held = self.held_count() + reserved.all;
+        if held >= bound {
+            // One more than are too many makes room: no more of them are counted.
+            let mut enough = (held - bound).saturating_add(1);
+            for share in self.shares.values() {
+                enough -= share.over_count(now_ms, enough);
+            }
+            if enough > 0 {
+                let count = bound + enough - 1;
                 let victim = self.shares.values().filter_map(|share| share.victim(now_ms)).min();
                 let free = self.shares.values().filter_map(|s| s.next_free_ms(now_ms)).min();
                 return Self::full(policy, victim, (count, bound), free);
             }
         }
-        let Some(share) = self.shares.get(principal) else { return Admission::Room };
-        if self.shares.len() == 1 && !reserved.others {
+        let none = Share::default();
+        let share = self.shares.get(principal).unwrap_or(&none);
+        if !reserved.others && self.shares.keys().all(|other| other == principal) {
             return Admission::Room;
         }
         let bound = policy.principal_count_max();
         if share.count + reserved.of_principal < bound {
             return Admission::Room;
         }
-        let count = share.count.saturating_sub(share.over_count(now_ms)) + reserved.of_principal;
-        if count < bound {
+        let count = share.count + reserved.of_principal;
+        let enough = (count - bound).saturating_add(1);
+        let over = share.over_count(now_ms, enough);
+        if over == enough {
             return Admission::Room;
         }
+        let count = count - over;
         Self::full(policy, share.victim(now_ms), (count, bound), share.next_free_ms(now_ms))
     }
 
@@ -219,6 +233,88 @@ impl Window {
         match victim {
             Some((_, id)) if policy.window_full == WindowFull::EvictOldest => Admission::Evict(id),
             _ => Admission::Full { count, bound, next_free_in_ms },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A key as a naive window would keep it.
+    #[derive(Clone, Copy)]
+    struct Key {
+        principal: &'static str,
+        times: Option<(u64, u64)>,
+        firm: bool,
+    }
+
+    #[test]
+    fn the_index_says_what_counting_every_key_says() {
+        let mut state = 42_u64;
+        let mut roll = |sides: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) % sides
+        };
+        let (mut window, mut keys) = (Window::default(), BTreeMap::<BroadcastId, Key>::new());
+        let mut next = 0;
+        for now_ms in 0..5_000 {
+            let some = keys.keys().nth(usize::try_from(roll(8)).unwrap()).copied();
+            match (roll(5), some) {
+                (0 | 1, _) => {
+                    next += 1;
+                    let principal = ["x", "y"][usize::try_from(roll(2)).unwrap()];
+                    window.enter(principal);
+                    let key = Key { principal, times: None, firm: roll(2) == 0 };
+                    keys.insert(BroadcastId(next), key);
+                }
+                (2, Some(id)) => {
+                    let key = keys.get_mut(&id).unwrap();
+                    let times = (now_ms, now_ms + roll(50));
+                    window.unsettle(id, key.principal);
+                    window.settle(id, key.principal, times, key.firm);
+                    key.times = Some(times);
+                }
+                (3, Some(id)) => {
+                    let key = keys.get_mut(&id).unwrap();
+                    window.unsettle(id, key.principal);
+                    key.times = None;
+                }
+                (4, Some(id)) => {
+                    let key = keys.remove(&id).unwrap();
+                    let until = key.times.map(|(_, until)| until);
+                    window.leave(id, key.principal, DropCause::Expired, until);
+                }
+                _ => {}
+            }
+            let over = |key: &Key| key.times.is_some_and(|(_, until)| until <= now_ms);
+            assert_eq!(window.held_count(), keys.len());
+            let live = keys.values().filter(|key| !over(key)).count();
+            assert_eq!(window.live_count(now_ms), live);
+            let mut gone: Vec<_> =
+                keys.iter().filter(|(_, key)| over(key)).map(|(id, _)| *id).collect();
+            let mut said = window.over(now_ms, usize::MAX);
+            gone.sort();
+            said.sort();
+            assert_eq!(said, gone);
+            let policy = Policy {
+                window_count_max: u64::try_from(live).unwrap().max(1),
+                window_full: WindowFull::EvictOldest,
+                principal_share_max: 100,
+                ..Policy::default()
+            };
+            let evictable = keys.iter().filter(|(_, key)| !key.firm && !over(key));
+            let oldest = evictable.filter_map(|(id, key)| Some((key.times?.0, *id))).min();
+            let expected = match oldest {
+                _ if live == 0 => Admission::Room,
+                Some((_, id)) => Admission::Evict(id),
+                None => {
+                    let until = keys.values().filter(|key| !over(key)).filter_map(|k| k.times);
+                    let next_free_in_ms = until.map(|(_, until)| until - now_ms).min();
+                    Admission::Full { count: live, bound: live, next_free_in_ms }
+                }
+            };
+            assert_eq!(window.admit("x", Reserved::default(), &policy, now_ms), expected);
         }
     }
 }

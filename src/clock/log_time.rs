@@ -187,6 +187,12 @@ impl Rules {
     fn weigh(&mut self, now: Now, step_max: Duration) -> u64 {
         let time = self.time_at(now);
         let lead_ms = now.wall_ms.saturating_sub(time);
+        #[cfg(planted)]
+        let step_max = if crate::planted::is_active(crate::planted::Bug::JumpBelieved) {
+            Duration::MAX
+        } else {
+            step_max
+        };
         if u128::from(lead_ms) <= step_max.as_millis() {
             self.lead = None;
             if lead_ms > 0 {

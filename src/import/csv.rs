@@ -63,7 +63,8 @@ pub(crate) fn survey(source: &Source, pass: &mut FirstPass<'_>) -> Result<Survey
         let mut reader = CsvReader::new(source, schema.clone())?;
         while reader.next_batch(SLICE_ROWS as usize)?.is_some() {}
     }
-    Ok(Survey { schema, rows: sizer.rows(), sha256, slice_rows: sizer.slice_rows(overhead) })
+    let slice_rows = sizer.slice_rows(overhead);
+    Ok(Survey { schema, rows: sizer.rows(), sha256, slice_rows, kinds: Vec::new() })
 }
 
 /// A column: text, unless the collection's schema says otherwise.
@@ -98,10 +99,6 @@ impl CsvReader {
 }
 
 impl RowReader for CsvReader {
-    fn schema(&self) -> SchemaRef {
-        self.schema.clone()
-    }
-
     fn skip(&mut self, rows: u64) -> Result<()> {
         for _ in 0..rows {
             if !self.rows.advance()? {
@@ -173,7 +170,6 @@ struct FieldOf {
     range: Range<usize>,
     /// A quote in it is written twice.
     doubled: bool,
-    quoted: bool,
 }
 
 impl FieldOf {
@@ -341,7 +337,6 @@ struct Split {
     /// Start of the field, behind its opening quote.
     from: usize,
     doubled: bool,
-    quoted: bool,
     /// Offset of the quote in [`State::Quote`].
     quote: usize,
 }
@@ -368,7 +363,7 @@ impl Split {
                 }
                 (State::Quote, _) => return Err(at),
                 (State::Before, b'"') => {
-                    (self.state, self.quoted, self.from) = (State::Quoted, true, at + 1);
+                    (self.state, self.from) = (State::Quoted, at + 1);
                 }
                 (State::Before | State::Plain, _) => self.state = State::Plain,
             }
@@ -380,7 +375,7 @@ impl Split {
     fn end_field(&mut self, at: usize, fields: &mut Vec<FieldOf>) {
         let end = if self.state == State::Quote { self.quote } else { at };
         let range = self.from..end;
-        fields.push(FieldOf { range, doubled: self.doubled, quoted: self.quoted });
+        fields.push(FieldOf { range, doubled: self.doubled });
         *self = Self { from: at + 1, ..Self::default() };
     }
 }

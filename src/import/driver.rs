@@ -9,8 +9,9 @@
 //!    ones are appended, each as one batch a pchannel, so that it stands whole or not at all;
 //! 4. when all stand, the attempt is committed by a broadcast. A failure before that aborts it.
 //!
-//! What is wrong with a source fails the attempt. What is wrong with the store stops the driver and
-//! leaves the attempt as it is: whoever opens the store again, or asks again, goes on.
+//! What is wrong with a source fails the attempt. What is wrong with the store, or with the system
+//! that reads the source, stops the driver and leaves the attempt as it is: whoever opens the store
+//! again, or asks again, goes on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -37,7 +38,7 @@ use crate::lsn::Lsn;
 pub(crate) enum Halt {
     /// Its rows cannot be imported: it will be aborted, for this reason.
     Failed(Error),
-    /// The store did not do its part: the attempt stays as it is.
+    /// The store or the system did not do its part: the attempt stays as it is.
     Stopped(Error),
 }
 
@@ -45,6 +46,9 @@ type Step<T> = std::result::Result<T, Halt>;
 
 /// Slices that are read ahead of the one being appended.
 const READY_SLICES: usize = 2;
+
+/// Percent between two records of progress, for readers in other processes.
+const RECORD_STEP: u64 = 10;
 
 /// Percent of a job's progress that are behind it once all files were read for the first time.
 const SURVEYED: u64 = 30;
@@ -104,6 +108,8 @@ struct Driver<'a> {
 impl Driver<'_> {
     /// All but the ending; the number of rows that stand.
     fn work(&self, job: &Job) -> Step<u64> {
+        // A job is cancelled also where its source cannot be read.
+        self.watch.go_on().map_err(|e| self.halt(e))?;
         let (request, collection) =
             ImportRequest::decode(&job.accepted.payload).map_err(Halt::Failed)?;
         let gone = || Error::new(ErrorKind::InvalidInput, "the collection is no longer there");
@@ -140,7 +146,8 @@ impl Driver<'_> {
             schema => Some(slice::schema(schema).map_err(Halt::Failed)?),
         };
         let key = collection.primary_key.as_deref();
-        let surveyed = Plan::survey(request, key, expected.as_deref(), &mut report);
+        let max = self.watch.slice_rows_max();
+        let surveyed = Plan::survey(request, key, expected.as_deref(), max, &mut report);
         let plan = surveyed.map_err(|e| self.halt(e))?;
         if expected.is_none() {
             self.state_schema(&plan, collection)?;
@@ -220,21 +227,28 @@ impl Driver<'_> {
                 let what = "a thread for an import cannot be started";
                 Halt::Stopped(Error::new(ErrorKind::Io, what).with_source(e))
             })?;
+            let mut recorded = SURVEYED;
             for slice in slices {
-                let slice = slice.map_err(Halt::Failed)?;
+                let mut slice = slice.map_err(|e| self.halt(e))?;
                 self.watch.go_on().map_err(|e| self.halt(e))?;
-                self.append(&slice, lanes)?;
-                self.show(slice.rows_behind, plan.rows);
+                self.append(&mut slice, lanes)?;
+                let percent = self.show(slice.rows_behind, plan.rows);
+                if percent >= recorded + RECORD_STEP && percent < APPENDED {
+                    recorded = percent;
+                    let rows = slice.rows_behind;
+                    let done = self.record(JobPhase::Importing, percent, rows, "");
+                    done.map_err(Halt::Stopped)?;
+                }
             }
             Ok(())
         })
     }
 
     /// Appends what is missing of one slice.
-    fn append(&self, slice: &ReadySlice, lanes: &[Lane]) -> Step<()> {
+    fn append(&self, slice: &mut ReadySlice, lanes: &[Lane]) -> Step<()> {
         for lane in lanes.iter().filter(|lane| !lane.have.contains(&slice.at)) {
             let messages = lane.vchannels.iter().filter_map(|(index, vchannel)| {
-                let part = slice.parts.get(*index)?;
+                let part = slice.parts.get_mut(*index)?;
                 let stamp = SliceStamp {
                     job: self.id,
                     attempt: self.attempt,
@@ -242,7 +256,7 @@ impl Driver<'_> {
                     first_row: slice.at.first_row,
                     rows: part.rows,
                 };
-                let payload = part.payload.clone();
+                let payload = std::mem::take(&mut part.payload);
                 Some(SliceMessage { vchannel: vchannel.clone(), stamp, payload })
             });
             let messages: Vec<SliceMessage> = messages.collect();
@@ -256,15 +270,22 @@ impl Driver<'_> {
         Ok(())
     }
 
-    fn show(&self, rows: u64, total: u64) {
+    /// Tells how far the appends are; the percent.
+    fn show(&self, rows: u64, total: u64) -> u64 {
         let part = u128::from(rows) * u128::from(APPENDED - SURVEYED) / u128::from(total.max(1));
         let part = u64::try_from(part).unwrap_or_default().min(APPENDED - SURVEYED);
         self.watch.set(JobPhase::Importing, SURVEYED + part, rows);
+        SURVEYED + part
     }
 
-    /// A step that was told to end by its watch is not the source's fault.
+    /// A step that was told to end by its watch, or was not let by the system, is not the source's
+    /// fault: the next driver may get further.
     fn halt(&self, error: Error) -> Halt {
-        if self.watch.is_stopping() { Halt::Stopped(error) } else { Halt::Failed(error) }
+        if self.watch.is_stopping() || error.kind() == ErrorKind::Io {
+            Halt::Stopped(error)
+        } else {
+            Halt::Failed(error)
+        }
     }
 
     fn record(&self, phase: JobPhase, progress: u64, rows: u64, reason: &str) -> Result<()> {

@@ -16,6 +16,7 @@ use super::driver;
 use super::kind::{self, IMPORT};
 use super::plan::is_changed;
 use super::request::ImportRequest;
+use super::sizer::SLICE_ROWS;
 use crate::broadcast::{
     Answer, Broadcaster, CollectionSpec, Identity, Job, Jobs, MessageType, Request, State,
     check_client_key,
@@ -105,13 +106,20 @@ impl ImportCall {
 }
 
 /// The imports of one store; cheap to clone.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Imports {
     shared: Arc<Shared>,
 }
 
-#[derive(Debug, Default)]
+impl Default for Imports {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[derive(Debug)]
 struct Shared {
+    slice_rows_max: u32,
     jobs: Mutex<Running>,
     changed: Condvar,
 }
@@ -146,7 +154,17 @@ impl Imports {
     /// Imports of a store that is yet to be opened with [`Imports::types`].
     #[must_use]
     pub fn new() -> Self {
-        Self::default()
+        Self::with_slice_rows(SLICE_ROWS)
+    }
+
+    /// The same, with at most this many rows a slice, rounded down to a power of two; plans that
+    /// are recorded keep their own number.
+    #[must_use]
+    pub fn with_slice_rows(rows: u32) -> Self {
+        // Slices are sized by windows of powers of two.
+        let slice_rows_max = 1 << rows.clamp(1, SLICE_ROWS).ilog2();
+        let (jobs, changed) = (Mutex::default(), Condvar::new());
+        Self { shared: Arc::new(Shared { slice_rows_max, jobs, changed }) }
     }
 
     /// The message types that the store's broadcaster must know.
@@ -261,9 +279,12 @@ impl Imports {
             self.drive(id, jobs);
         }
         loop {
-            let job = jobs.get(id).ok_or_else(gone)?;
-            if job.over.is_some() {
-                return Ok(job);
+            if jobs.get(id).ok_or_else(gone)?.over.is_some() {
+                // Its end may have been handed over and not be durable yet.
+                match jobs.wait(id, Some(Duration::ZERO)) {
+                    Err(e) if e.kind() == ErrorKind::InFlight => {}
+                    known => return known,
+                }
             }
             let wait = left().map_or(LOOK, |left| left.min(LOOK));
             if wait.is_zero() {
@@ -274,6 +295,9 @@ impl Imports {
             let waited = self.shared.changed.wait_timeout(running, wait);
             let (mut running, _) = waited.unwrap_or_else(PoisonError::into_inner);
             let Some(entry) = running.jobs.get_mut(&id) else {
+                if running.closing {
+                    return Err(Error::new(ErrorKind::Closed, "the store was closed"));
+                }
                 // It ended just now, or another follower took the error that stopped it.
                 drop(running);
                 self.drive(id, jobs);
@@ -352,6 +376,7 @@ impl Imports {
         let watch = Watch { imports: self.clone(), job };
         let ended = catch_unwind(AssertUnwindSafe(|| driver::drive(job, jobs, &watch)));
         let mut running = self.lock();
+        let is_done = matches!(ended, Ok(Ok(())));
         match ended {
             Ok(Ok(())) => {
                 running.jobs.remove(&job);
@@ -364,6 +389,10 @@ impl Imports {
         }
         drop(running);
         self.shared.changed.notify_all();
+        // Whoever began another attempt meanwhile found this thread still there.
+        if is_done && jobs.get(job).is_some_and(|job| job.over.is_none()) {
+            self.drive(job, jobs);
+        }
     }
 
     /// Ends all drivers and waits for them; jobs stay as they are.
@@ -427,6 +456,11 @@ impl Watch {
         self.imports.lock().closing
     }
 
+    /// Most rows of a slice.
+    pub(crate) fn slice_rows_max(&self) -> u32 {
+        self.imports.shared.slice_rows_max
+    }
+
     fn stopped(&self, running: &mut Running, error: Error) {
         if let Some(entry) = running.jobs.get_mut(&self.job) {
             entry.stopped = Some(error);
@@ -452,5 +486,7 @@ fn report(answer: &Answer, job: &Job) -> ImportReport {
     }
 }
 
+#[cfg(test)]
+mod crash;
 #[cfg(test)]
 mod tests;

@@ -41,7 +41,8 @@ pub(crate) fn survey(
     let sha256 = rows.finish()?;
     let schema = columns::schema_of(columns.names(), &kinds);
     let overhead = VALUE_BYTES.saturating_mul(schema.fields().len() as u64);
-    Ok(Survey { schema, rows: sizer.rows(), sha256, slice_rows: sizer.slice_rows(overhead) })
+    let slice_rows = sizer.slice_rows(overhead);
+    Ok(Survey { schema, rows: sizer.rows(), sha256, slice_rows, kinds })
 }
 
 fn survey_row(
@@ -122,10 +123,6 @@ impl JsonReader {
 }
 
 impl RowReader for JsonReader {
-    fn schema(&self) -> SchemaRef {
-        self.schema.clone()
-    }
-
     fn skip(&mut self, rows: u64) -> Result<()> {
         for _ in 0..rows {
             if !self.rows.advance()? {

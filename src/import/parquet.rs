@@ -59,7 +59,8 @@ pub(crate) fn survey(source: &Source, pass: &mut FirstPass<'_>) -> Result<Survey
         pass.progress.add(batch.get_array_memory_size())?;
     }
     let schema = reader.schema.clone();
-    Ok(Survey { schema, rows: sizer.rows(), sha256, slice_rows: sizer.slice_rows(0) })
+    let slice_rows = sizer.slice_rows(0);
+    Ok(Survey { schema, rows: sizer.rows(), sha256, slice_rows, kinds: Vec::new() })
 }
 
 /// The row of the first null, counted from 0.
@@ -135,10 +136,6 @@ impl ParquetReader {
 }
 
 impl RowReader for ParquetReader {
-    fn schema(&self) -> SchemaRef {
-        self.schema.clone()
-    }
-
     fn skip(&mut self, rows: u64) -> Result<()> {
         if self.file.is_some() {
             self.skipped = self.skipped.saturating_add(rows);

@@ -4,6 +4,7 @@
 //! into slices, and where the slices can stand. A driver that starts again does what the plan says
 //! and nothing else; what it cannot do any more fails the attempt.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use arrow_schema::Schema;
@@ -11,10 +12,10 @@ use oncelog_format::control::{JobPlan, PchannelEnd, PlanFile};
 use oncelog_format::message::BroadcastId;
 
 use super::format::Format;
+use super::json::columns::{Kinds, schema_among};
 use super::partition;
 use super::read::{self, FirstPass, Progress, Survey};
 use super::request::ImportRequest;
-use super::sizer::SLICE_ROWS;
 use super::slice;
 use super::source::{Sha256Sum, Source};
 use crate::error::{Error, ErrorKind, Result};
@@ -48,9 +49,10 @@ impl Plan {
         request: &ImportRequest,
         primary_key: Option<&str>,
         expected: Option<&Schema>,
+        slice_rows_max: u32,
         report: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<Self> {
-        let mut plan = Self { files: Vec::new(), slice_rows: SLICE_ROWS, rows: 0 };
+        let mut plan = Self { files: Vec::new(), slice_rows: slice_rows_max, rows: 0 };
         for path in &request.files {
             let format = Format::of_name(path)?;
             let source = Source::open(path)?;
@@ -64,7 +66,29 @@ impl Plan {
                 rows_before: 0,
             });
         }
+        plan.unify(expected);
         Ok(plan)
+    }
+
+    /// Gives the columns of sources without types the one type that holds their values in all of
+    /// them, and that of the collection where it does too.
+    fn unify(&mut self, expected: Option<&Schema>) {
+        let mut all: HashMap<String, Kinds> = HashMap::new();
+        for survey in self.files.iter().map(|file| &file.survey) {
+            for (field, kinds) in survey.schema.fields().iter().zip(&survey.kinds) {
+                all.entry(field.name().clone()).or_default().merge(*kinds);
+            }
+        }
+        for (name, kinds) in &mut all {
+            if let Some(field) = expected.and_then(|schema| schema.field_with_name(name).ok()) {
+                *kinds = kinds.within(Kinds::expected(field));
+            }
+        }
+        for survey in self.files.iter_mut().map(|file| &mut file.survey) {
+            if !survey.kinds.is_empty() {
+                survey.schema = schema_among(&survey.schema, &survey.kinds, &all);
+            }
+        }
     }
 
     fn push(&mut self, file: PlannedFile) {
@@ -119,6 +143,7 @@ impl Plan {
                 rows: file.rows,
                 sha256: Sha256Sum(file.sha256),
                 slice_rows: plan.slice_rows,
+                kinds: Vec::new(),
             };
             let format = Format::of_name(&path)?;
             plan.push(PlannedFile {
@@ -181,6 +206,7 @@ pub(crate) fn is_changed(file: &PlanFile) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::import::sizer::SLICE_ROWS;
 
     #[test]
     fn a_plan_comes_back_from_its_record() {
@@ -189,7 +215,7 @@ mod tests {
         let files = names.iter().map(|name| data.join(name)).collect();
         let request = ImportRequest::new("c", files);
         let mut bytes = 0;
-        let plan = Plan::survey(&request, None, None, &mut |read| {
+        let plan = Plan::survey(&request, None, None, SLICE_ROWS, &mut |read| {
             bytes += read;
             Ok(())
         });
@@ -216,7 +242,7 @@ mod tests {
         std::fs::create_dir(&dir).unwrap();
         std::fs::write(&path, "a\n1\n").unwrap();
         let request = ImportRequest::new("c", vec![path.clone()]);
-        let plan = Plan::survey(&request, None, None, &mut |_| Ok(())).unwrap();
+        let plan = Plan::survey(&request, None, None, SLICE_ROWS, &mut |_| Ok(())).unwrap();
         let record = plan.record(BroadcastId(1), 1, Vec::new(), Vec::new()).unwrap();
         let file = record.files.first().unwrap();
         std::fs::remove_dir_all(&dir).unwrap();

@@ -12,6 +12,7 @@ use arrow_schema::{DataType, Schema, SchemaRef};
 
 use super::csv::{self, CsvReader};
 use super::format::Format;
+use super::json::columns::Kinds;
 use super::json::{self, Framing, JsonReader};
 use super::parquet::{self, ParquetReader};
 use super::place::{Place, shortened};
@@ -29,6 +30,8 @@ pub(crate) struct Survey {
     pub(crate) sha256: Sha256Sum,
     /// Most rows that a slice may have.
     pub(crate) slice_rows: u32,
+    /// Of a source without types of its own, the values of each column.
+    pub(crate) kinds: Vec<Kinds>,
 }
 
 /// What the first pass is told.
@@ -68,9 +71,6 @@ impl<'a> Progress<'a> {
 
 /// The second pass over a source.
 pub(crate) trait RowReader: Send {
-    /// Columns of every batch.
-    fn schema(&self) -> SchemaRef;
-
     /// Leaves out the next rows.
     fn skip(&mut self, rows: u64) -> Result<()>;
 

@@ -4,7 +4,7 @@
 //! A fault is armed for the n-th call of a kind from then on. This module counts and chooses; what
 //! a fault does to the bytes is decided where the bytes are.
 
-use std::io;
+use std::{fmt, io};
 
 /// One call of [`Io`](super::Io) or [`IoFile`](super::IoFile).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -117,9 +117,16 @@ pub const EROFS: i32 = 30;
 pub const EDQUOT: i32 = 122;
 
 /// The error of every call of a process that has ended.
-#[derive(Debug, thiserror::Error)]
-#[error("the process has ended")]
+#[derive(Debug)]
 struct Stopped;
+
+impl fmt::Display for Stopped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the process has ended")
+    }
+}
+
+impl std::error::Error for Stopped {}
 
 /// The error of a call after [`Fault::Stop`].
 pub(super) fn stopped() -> io::Error {

@@ -100,10 +100,7 @@ pub(crate) fn prepare(io: &dyn Io, dir: &Path, create: CreateMode) -> Result<()>
     match kind {
         None if create == CreateMode::Never => refuse("there is no log"),
         None => {
-            match io.create_dir(dir) {
-                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-                made => made.map_err(|e| refusal("cannot make the directory", dir, e))?,
-            }
+            make_named(io, dir)?;
             sync_parent(io, dir)
         }
         Some(EntryKind::Dir) => {
@@ -118,11 +115,7 @@ pub(crate) fn prepare(io: &dyn Io, dir: &Path, create: CreateMode) -> Result<()>
             if !listing.strays.is_empty() {
                 return refuse("the directory holds something else");
             }
-            // Whoever made it may not have synced its name; without permission it is not ours.
-            match sync_parent(io, dir) {
-                Err(e) if denied(&e) => Ok(()),
-                synced => synced,
-            }
+            sync_parent_if_allowed(io, dir)
         }
         Some(_) => refuse("not a directory"),
     }
@@ -133,7 +126,24 @@ fn denied(e: &Error) -> bool {
     source.is_some_and(|e| e.kind() == io::ErrorKind::PermissionDenied)
 }
 
-fn sync_parent(io: &dyn Io, dir: &Path) -> Result<()> {
+/// Makes a directory, unless another process was faster: its lock decides.
+pub(crate) fn make_named(io: &dyn Io, dir: &Path) -> Result<()> {
+    match io.create_dir(dir) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made.map_err(|e| refusal("cannot make the directory", dir, e)),
+    }
+}
+
+/// For a directory that was found: whoever made it may not have synced its name; without permission
+/// it is not ours.
+pub(crate) fn sync_parent_if_allowed(io: &dyn Io, dir: &Path) -> Result<()> {
+    match sync_parent(io, dir) {
+        Err(e) if denied(&e) => Ok(()),
+        synced => synced,
+    }
+}
+
+pub(crate) fn sync_parent(io: &dyn Io, dir: &Path) -> Result<()> {
     match dir.parent() {
         Some(parent) if parent.as_os_str().is_empty() => sync_dir(io, Path::new(".")),
         Some(parent) => sync_dir(io, parent),

@@ -16,7 +16,7 @@ impl Shared {
                 let what = format!("expected at most LSN {}, the next one", gate.next_lsn);
                 return Err(Error::new(ErrorKind::InvalidInput, what).at_lsn(oldest));
             }
-            if oldest <= gate.oldest && gate.leftovers.is_empty() {
+            if oldest <= gate.oldest && gate.leftovers.is_empty() && gate.trimmed_count() == 0 {
                 return Ok(());
             }
             if gate.rolling || gate.tail.is_none() {
@@ -90,8 +90,7 @@ impl Shared {
         tail: Tail,
         trimmed: bool,
     ) -> (Guard<'a>, Option<Error>) {
-        let firsts = gate.segments.iter().skip(1).map(|next| next.header.first_lsn);
-        let count = firsts.take_while(|&first| trimmed && first <= gate.oldest).count();
+        let count = if trimmed { gate.trimmed_count() } else { 0 };
         let mut paths = std::mem::take(&mut gate.leftovers);
         paths.extend(gate.segments.drain(..count).map(|segment| segment.path));
         let (mut gate, tail, (kept, failure)) =

@@ -15,7 +15,6 @@ use oncelog_format::{
 
 use crate::error::{Error, Result};
 use crate::io::{EntryKind, Io, IoFile, OpenHow};
-use crate::lsn::SegmentId;
 
 /// Name of the file that is locked and holds the identity.
 pub(crate) const LOCK_NAME: &str = "LOCK";
@@ -104,7 +103,6 @@ pub(crate) enum FooterFacts {
 /// The first and last bytes of a segment, taken apart.
 #[derive(Clone, Debug)]
 pub(crate) struct SegmentFacts {
-    pub(crate) name: String,
     pub(crate) path: PathBuf,
     /// Number and first LSN in the name.
     pub(crate) named: Option<(u64, u64)>,
@@ -119,12 +117,10 @@ pub(crate) struct SegmentFacts {
 
 impl SegmentFacts {
     pub(crate) fn read(io: &dyn Io, path: &Path) -> Result<Self> {
-        let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
-        let name = name.unwrap_or_default();
-        Self::read_from(io, path, name).map_err(|e| Error::io("cannot read the segment", path, e))
+        Self::read_from(io, path).map_err(|e| Error::io("cannot read the segment", path, e))
     }
 
-    fn read_from(io: &dyn Io, path: &Path, name: String) -> io::Result<Self> {
+    fn read_from(io: &dyn Io, path: &Path) -> io::Result<Self> {
         let file = io.open(path, OpenHow::Read)?;
         let mut bytes = [0; SegmentHeader::LEN];
         let read = file.read_full_at(&mut bytes, 0)?;
@@ -149,17 +145,13 @@ impl SegmentFacts {
             Ok(header) => footer_of(&*file, header, size)?,
             Err(_) => FooterFacts::Absent,
         };
-        let named = parse_segment_name(&name);
-        Ok(Self { name, path: path.to_owned(), named, header, header_damage, slots, size, footer })
+        let named = path.file_name().and_then(|name| parse_segment_name(name.to_str()?));
+        Ok(Self { path: path.to_owned(), named, header, header_damage, slots, size, footer })
     }
 
     /// The number in the header, or in the name where the header is damaged.
     pub(crate) fn number(&self) -> u64 {
         self.header.map_or_else(|_| self.named.map_or(0, |(number, _)| number), |h| h.number)
-    }
-
-    pub(crate) fn id(&self) -> SegmentId {
-        SegmentId::at_least_first(self.number())
     }
 
     /// The valid slot with the greatest counter.

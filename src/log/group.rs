@@ -5,6 +5,8 @@
 //! after its bytes were written. A failure poisons the log under the same lock that admits
 //! appends, so that nobody is told of a success behind it.
 
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -14,14 +16,6 @@ use super::tail::Tail;
 use super::writer::{Gate, Guard, Shared, closed, now, poisoned, recycle, unknown};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lsn::{Lsn, LsnRange};
-
-/// A task that waits for an LSN to be durable.
-#[derive(Debug)]
-pub(crate) struct Waiter {
-    lsn: u64,
-    token: u64,
-    waker: Waker,
-}
 
 /// Puts the tail back, also when the thread that has it panics: then the log is poisoned.
 #[derive(Debug)]
@@ -69,6 +63,7 @@ impl Shared {
         let from = gate.written;
         let sync = sync && gate.durable.lsn < upto.lsn;
         gate.writing = group.len();
+        gate.called = false;
         let (mut gate, tail, done) = self.with_tail(gate, tail, |tail| {
             tail.write_frames(&group, from.offset)?;
             if sync { tail.sync() } else { Ok(()) }
@@ -92,21 +87,27 @@ impl Shared {
 
     /// Wakes everybody who may go on, without the lock, and locks again.
     pub(crate) fn settle<'a>(&'a self, mut gate: Guard<'a>) -> Guard<'a> {
-        self.turned.notify_all();
+        if gate.waiting > 0 {
+            self.turned.notify_all();
+        }
         if gate.blocked || (gate.parked && gate.slot_is_due()) {
             (gate.blocked, gate.parked) = (false, false);
             self.wanted.notify_one();
         }
-        let durable = gate.durable.lsn;
-        let all = gate.poison.is_some();
-        let ready: Vec<Waiter> =
-            gate.waiters.extract_if(.., |waiter| all || waiter.lsn <= durable).collect();
+        let behind = (gate.durable.lsn.saturating_add(1), 0);
+        // Behind the end nothing more becomes durable.
+        let over = gate.poison.is_some() || gate.stop;
+        let waiting = if over { BTreeMap::new() } else { gate.waiters.split_off(&behind) };
+        let ready = std::mem::replace(&mut gate.waiters, waiting);
         if ready.is_empty() {
             return gate;
         }
         drop(gate);
-        for waiter in ready {
-            waiter.waker.wake();
+        for waker in ready.into_values() {
+            // Code of its owner, on whatever thread leads: its panic is not ours.
+            if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
+                tracing::error!("a waker panicked");
+            }
         }
         self.gate()
     }
@@ -183,8 +184,11 @@ impl Shared {
                 None => self.wait(gate),
                 Some(Duration::ZERO) => return Ok(false),
                 Some(left) => {
+                    gate.waiting = gate.waiting.saturating_add(1);
                     let waited = self.turned.wait_timeout(gate, left);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
+                    let mut gate = waited.unwrap_or_else(PoisonError::into_inner).0;
+                    gate.waiting = gate.waiting.saturating_sub(1);
+                    gate
                 }
             };
         }
@@ -283,22 +287,71 @@ impl Future for Pending {
         if !shared.has_background {
             return Poll::Ready(shared.make_durable(lsn).map(|()| self.lsns));
         }
+        let waker = context.waker().clone();
         let mut gate = shared.gate();
         if let Some(outcome) = outcome(&gate, lsn) {
             return Poll::Ready(outcome.map(|()| self.lsns));
         }
-        let waker = context.waker();
-        let known = gate.waiters.iter_mut().find(|waiter| Some(waiter.token) == self.token);
-        if let Some(waiter) = known {
-            waiter.waker.clone_from(waker);
-        } else {
-            let token = gate.token;
-            gate.token = token.wrapping_add(1);
-            self.token = Some(token);
-            gate.waiters.push(Waiter { lsn, token, waker: waker.clone() });
-        }
+        let before = gate.await_durable(lsn, &mut self.token, waker);
         shared.want_sync(&mut gate, lsn);
+        // A waker may run code of its owner when it is dropped: not under the lock.
+        drop(gate);
+        drop(before);
         Poll::Pending
+    }
+}
+
+/// Waits for an LSN to be durable, whoever appends and syncs it.
+#[derive(Debug)]
+pub(crate) struct Awaited {
+    shared: Arc<Shared>,
+    lsn: u64,
+    token: Option<u64>,
+}
+
+impl Awaited {
+    pub(crate) fn new(shared: Arc<Shared>, lsn: u64) -> Self {
+        Self { shared, lsn, token: None }
+    }
+}
+
+impl Future for Awaited {
+    type Output = Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let (shared, lsn) = (Arc::clone(&self.shared), self.lsn);
+        let waker = context.waker().clone();
+        let mut gate = shared.gate();
+        if gate.durable.lsn >= lsn {
+            return Poll::Ready(Ok(()));
+        }
+        if let Some(cause) = &gate.poison {
+            return Poll::Ready(Err(poisoned(cause)));
+        }
+        if gate.stop {
+            return Poll::Ready(Err(closed()));
+        }
+        let before = gate.await_durable(lsn, &mut self.token, waker);
+        drop(gate);
+        drop(before);
+        Poll::Pending
+    }
+}
+
+impl Drop for Awaited {
+    fn drop(&mut self) {
+        self.shared.forget_waker(self.lsn, self.token);
+    }
+}
+
+impl Gate {
+    /// Has a task woken once `lsn` is durable, or never will be; returns its waker from before.
+    fn await_durable(&mut self, lsn: u64, token: &mut Option<u64>, waker: Waker) -> Option<Waker> {
+        let token = *token.get_or_insert_with(|| {
+            self.token = self.token.wrapping_add(1);
+            self.token
+        });
+        self.waiters.insert((lsn, token), waker)
     }
 }
 
@@ -311,17 +364,20 @@ impl Shared {
             self.wanted.notify_one();
         }
     }
+
+    fn forget_waker(&self, lsn: u64, token: Option<u64>) {
+        if let Some(token) = token {
+            let mut gate = self.gate();
+            let waker = gate.waiters.remove(&(lsn, token));
+            // As above: not under the lock.
+            drop(gate);
+            drop(waker);
+        }
+    }
 }
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        if let Some(token) = self.token {
-            let mut gate = self.shared.gate();
-            let waker = gate.waiters.iter().position(|waiter| waiter.token == token);
-            let waker = waker.map(|i| gate.waiters.swap_remove(i));
-            // A waker may run code of its owner when it is dropped: not under the lock.
-            drop(gate);
-            drop(waker);
-        }
+        self.shared.forget_waker(self.lsns.last.get(), self.token);
     }
 }

@@ -1,5 +1,6 @@
 //! Opening by a writer (SPEC section 10): lock, recover, make good what needs it.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
@@ -15,9 +16,9 @@ use super::roll::next_size;
 use super::scan::{Tally, Window};
 use super::survey::{Segment, Survey, TailState};
 use super::tail::{Mark, Tail};
-use super::writer::{Gate, SegmentRef, Shared};
+use super::writer::{Gate, SegmentRef, Shared, now};
 use crate::error::{Error, ErrorKind, Result};
-use crate::io::{IoFile, OpenHow};
+use crate::io::{Io, IoFile, OpenHow};
 use crate::lsn::{Lsn, SegmentId};
 
 /// Bytes that are written again at a time.
@@ -26,6 +27,7 @@ const COPY_LEN: usize = 1 << 20;
 /// Opens or makes a log; the directory is locked when this returns.
 pub(crate) fn open(path: &Path, options: &Options) -> Result<(Shared, RecoveryReport)> {
     options.validate()?;
+    let begin = now();
     let io = &*options.io;
     dir::prepare(io, path, options.create)?;
     let lock = DirLock::take(io, path)?;
@@ -33,23 +35,33 @@ pub(crate) fn open(path: &Path, options: &Options) -> Result<(Shared, RecoveryRe
     if let Some(damage) = survey.damage() {
         return Err(damage.to_error());
     }
-    let spares = survey.listing.spares.iter().map(|name| path.join(name));
-    for spare in spares {
-        if let Err(e) = io.remove(&spare) {
-            tracing::warn!(path = %spare.display(), error = %e, "a spare stays");
-        }
-    }
     let refuse = |what: &'static str| Err(Error::new(ErrorKind::InvalidInput, what).at_path(path));
     if survey.is_absent() {
         if options.create == CreateMode::Never {
             return refuse("there is no log");
         }
-        return create(path, options, lock, &survey);
+        remove_spares(io, path, &survey);
+        return create(path, options, lock, &survey).map(|opened| since(begin, opened));
     }
     if options.create == CreateMode::Always {
         return refuse("there is a log already");
     }
-    resume(path, options, lock, survey)
+    remove_spares(io, path, &survey);
+    resume(path, options, lock, survey).map(|opened| since(begin, opened))
+}
+
+fn since(begin: Duration, mut opened: (Shared, RecoveryReport)) -> (Shared, RecoveryReport) {
+    opened.1.duration = now().saturating_sub(begin);
+    opened
+}
+
+/// @W
+fn remove_spares(io: &dyn Io, path: &Path, survey: &Survey) {
+    for spare in survey.listing.spares.iter().map(|name| path.join(name)) {
+        if let Err(e) = io.remove(&spare) {
+            tracing::warn!(path = %spare.display(), error = %e, "a spare stays");
+        }
+    }
 }
 
 fn create(
@@ -81,9 +93,11 @@ fn create(
         segment_count: 1,
         oldest_lsn: Lsn::FIRST,
         last_lsn: None,
+        record_count: 0,
         proven_lsn: None,
         torn: None,
         leftovers_removed: Vec::new(),
+        duration: Duration::ZERO,
         findings: survey.findings.clone(),
     };
     Ok((Shared::new(path.to_owned(), options, lock, gate), report))
@@ -192,8 +206,10 @@ fn gate(tail: Tail, end: Mark, tally: Tally, segments: Vec<SegmentRef>) -> Gate 
         closed: false,
         stop: false,
         parked: false,
+        called: false,
+        waiting: 0,
         blocked: false,
-        waiters: Vec::new(),
+        waiters: BTreeMap::new(),
         token: 0,
         sync_wanted: 0,
         sync_due: 0,
@@ -209,6 +225,7 @@ fn report(survey: &Survey) -> RecoveryReport {
         segment_count: u64::try_from(survey.segments.len()).unwrap_or(u64::MAX),
         oldest_lsn: Lsn::at_least_first(survey.oldest),
         last_lsn: Lsn::new(survey.last),
+        record_count: survey.last.saturating_add(1).saturating_sub(survey.oldest),
         proven_lsn: Lsn::new(survey.proven),
         torn: torn.map(|(segment, tail)| TornEnd {
             segment: SegmentId::at_least_first(segment.header.number),
@@ -216,6 +233,7 @@ fn report(survey: &Survey) -> RecoveryReport {
             bytes: segment.end..tail.used,
         }),
         leftovers_removed: Vec::new(),
+        duration: Duration::ZERO,
         findings: survey.findings.clone(),
     }
 }

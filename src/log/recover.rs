@@ -279,12 +279,22 @@ impl Survey {
         self.proven = segment.header.first_lsn.saturating_sub(1);
         self.proven = self.proven.max(slots.unwrap_or(0)).max(frames.stated).max(behind.stated);
         let tell = |kind, severity| segment.finding(kind, severity);
-        if frames.last < self.proven {
-            // @N
-            self.findings.push(missing(segment, &frames, self.proven));
-        } else if whole && frames.last < self.oldest.saturating_sub(1) {
-            // @N: a trim is recorded behind a sync of everything below it.
-            self.findings.push(missing(segment, &frames, self.oldest.saturating_sub(1)));
+        // @N: a trim is recorded behind a sync of everything below it.
+        let trimmed = if whole { self.oldest.saturating_sub(1) } else { 0 };
+        let wanted = self.proven.max(trimmed);
+        if frames.last < wanted {
+            // What stands behind the damage was promised: it is no torn end.
+            self.findings.push(missing(segment, &frames, wanted));
+            self.judge_slots(segment);
+            return Ok(());
+        }
+        if frames.last < segment.header.first_lsn && slots.is_none() {
+            // @N: its first slot was synced before it was named, so no crash leaves it so.
+            let gone = tell(FindingKind::RecordMissing, Severity::Corrupt);
+            let gone = gone.at_offset(FRAMES_OFFSET).at_lsn(segment.header.first_lsn);
+            self.findings.push(gone.saying("a record or a valid slot", "neither"));
+            self.judge_slots(segment);
+            return Ok(());
         }
         let sealed = matches!(&segment.facts.footer, FooterFacts::Valid(footer)
             if footer.last_lsn == frames.last && footer.end == frames.end);

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::finding::Finding;
 use crate::lsn::{Lsn, SegmentId};
@@ -18,12 +19,16 @@ pub struct RecoveryReport {
     pub oldest_lsn: Lsn,
     /// LSN of the last record that was kept; `None` when the log has never had one.
     pub last_lsn: Option<Lsn>,
+    /// Records from `oldest_lsn` to `last_lsn`.
+    pub record_count: u64,
     /// Greatest LSN with a witness. Records above it were written again, and synced.
     pub proven_lsn: Option<Lsn>,
     /// What was cut.
     pub torn: Option<TornEnd>,
     /// Trimmed segments that were removed.
     pub leftovers_removed: Vec<PathBuf>,
+    /// How long it took.
+    pub duration: Duration,
     /// Everything else worth telling.
     pub findings: Vec<Finding>,
 }

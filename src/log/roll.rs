@@ -77,6 +77,7 @@ impl Shared {
         };
         let group = std::mem::take(&mut gate.queue);
         gate.writing = group.len();
+        gate.called = false;
         let (from, upto, tally) = (gate.written.offset, gate.mark(), gate.tally.clone());
         let header = SegmentHeader {
             number,
@@ -216,5 +217,30 @@ fn footer(tail: &Tail, place: Place, last: Mark, durable: Mark, tally: &Tally) -
         time_first_ms: tally.time_first_ms,
         time_last_ms: tally.time_last_ms,
         entries: tally.entries.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_double_up_to_the_largest_and_hold_the_batch() {
+        #[track_caller]
+        fn check(before: u64, batch: u64, max: u64, size: u64) {
+            assert_eq!(next_size(before, batch, max), size);
+        }
+        const MIB: u64 = 1 << 20;
+        check(0, 0, 64 * MIB, MIB);
+        check(MIB, 0, 64 * MIB, 2 * MIB);
+        check(64 * MIB, 0, 64 * MIB, 64 * MIB);
+        check(2 * MIB, 0, 3 * MIB, 3 * MIB);
+        check(0, 0, 65_536, 65_536);
+        check(65_536, 65_536, 65_536, 131_072);
+        check(8 * MIB, 10, MIB, MIB);
+        check(0, limits::BATCH_BYTES_MAX, 64 * MIB, limits::SEGMENT_BYTES_MAX);
+        // Doubling what is just too small would pass the largest size.
+        let odd = limits::BATCH_BYTES_MAX + 8;
+        check(odd, limits::BATCH_BYTES_MAX, odd, limits::SEGMENT_BYTES_MAX);
     }
 }

@@ -317,3 +317,6 @@ pub(crate) fn lsn_fits(bytes: &[u8], segment: &SegmentHeader, offset: u64) -> bo
     let last = segment.first_lsn.saturating_add(most);
     (segment.first_lsn..=last).contains(&u64::from_le_bytes(*lsn))
 }
+
+#[cfg(test)]
+mod tests;

@@ -38,7 +38,7 @@ pub(crate) struct Tail {
     pub(crate) found: Option<Slot>,
     /// A slot was written and not synced.
     pub(crate) slot_dirty: bool,
-    /// Durable and oldest LSN of the newest slot of which this process knows that it is durable.
+    /// Durable and oldest LSN of the last slot that this process wrote; durable with the next sync.
     pub(crate) stated: Option<(u64, u64)>,
 }
 
@@ -122,7 +122,7 @@ impl Tail {
         // Only then: an attempt that failed is repeated in the same place, so that the other slot
         // stays as it is.
         self.counter = counter;
-        self.stated = None;
+        self.stated = Some((durable.lsn, oldest_lsn));
         Ok(())
     }
 
@@ -137,9 +137,7 @@ impl Tail {
         oldest_lsn: u64,
     ) -> std::result::Result<(), Fault> {
         self.write_slot(durable, oldest_lsn)?;
-        self.sync().map_err(Fault::Final)?;
-        self.stated = Some((durable.lsn, oldest_lsn));
-        Ok(())
+        self.sync().map_err(Fault::Final)
     }
 
     fn put_slot(&mut self, slot: &Slot) -> std::result::Result<(), Fault> {
@@ -170,7 +168,7 @@ impl Tail {
         }
         // A first slot alone would leave the segment bare.
         if self.counter > 1 && self.stated == Some((durable.lsn, oldest_lsn)) {
-            return Ok(());
+            return if self.slot_dirty { self.sync().map_err(Fault::Final) } else { Ok(()) };
         }
         self.write_slot_synced(durable, oldest_lsn)
     }

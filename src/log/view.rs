@@ -162,7 +162,7 @@ impl LogView {
     #[must_use]
     pub fn severity(&self) -> Severity {
         let severities = self.seen.survey.findings.iter().map(|finding| finding.severity);
-        severities.max().unwrap_or(Severity::Info)
+        severities.fold(Severity::Info, Severity::worse)
     }
 
     /// The segments of the log in order, without the leftovers of a trim.
@@ -185,10 +185,10 @@ impl LogView {
         Lsn::new(self.seen.survey.last).filter(|last| last.get() >= self.seen.oldest())
     }
 
-    /// The greatest LSN that a witness proves durable.
+    /// The greatest LSN that a witness proves durable; above the last record in a corrupt log.
     #[must_use]
     pub fn proven_lsn(&self) -> Option<Lsn> {
-        Lsn::new(self.seen.survey.proven.min(self.seen.survey.last))
+        Lsn::new(self.seen.survey.proven)
     }
 
     /// Reads from an LSN, or from the oldest, up to the last record that recovery would keep.

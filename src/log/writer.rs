@@ -4,14 +4,15 @@
 //! out of the gate and puts back. So there is one I/O on the tail at a time, and the gate is never
 //! locked during one.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 use std::time::Duration;
 
 use oncelog_format::{FrameHeader, Place, SegmentHeader, encode_frame, frame_len, limits};
 
 use super::dir::DirLock;
-use super::group::Waiter;
 use super::options::{Batch, Options};
 use super::scan::Tally;
 use super::tail::{Mark, Tail};
@@ -88,9 +89,14 @@ pub(crate) struct Gate {
     pub(crate) stop: bool,
     /// The background thread waits without a limit of time.
     pub(crate) parked: bool,
+    /// It was called to write the queue.
+    pub(crate) called: bool,
+    /// Threads that wait for the gate to turn.
+    pub(crate) waiting: usize,
     /// The background thread waits for the tail.
     pub(crate) blocked: bool,
-    pub(crate) waiters: Vec<Waiter>,
+    /// Tasks that wait, by the LSN that they wait for and a token of their own.
+    pub(crate) waiters: BTreeMap<(u64, u64), Waker>,
     pub(crate) token: u64,
     /// A future waits for this LSN to be durable.
     pub(crate) sync_wanted: u64,
@@ -111,6 +117,13 @@ pub(crate) struct SegmentRef {
 impl Gate {
     pub(crate) fn last_lsn(&self) -> u64 {
         self.next_lsn.saturating_sub(1)
+    }
+
+    /// How many segments lie wholly below the oldest LSN: those of a trim that was refused half
+    /// way.
+    pub(crate) fn trimmed_count(&self) -> usize {
+        let firsts = self.segments.iter().skip(1).map(|next| next.header.first_lsn);
+        firsts.take_while(|&first| first <= self.oldest).count()
     }
 
     /// The last record that was encoded.
@@ -150,6 +163,16 @@ impl Gate {
             return Err(poisoned(cause));
         }
         if self.closed { Err(closed()) } else { Ok(()) }
+    }
+
+    /// Refuses a batch that cannot get LSNs.
+    fn check_append(&self, batch: Batch<'_>) -> Result<()> {
+        self.check_open()?;
+        let count = u64::try_from(batch.records.len()).unwrap_or(u64::MAX);
+        match self.next_lsn.checked_add(count) {
+            Some(next) if next < u64::MAX => Ok(()),
+            _ => Err(Error::new(ErrorKind::Limit, "the log has no further LSN")),
+        }
     }
 
     /// The first failure stays.
@@ -198,8 +221,11 @@ impl Shared {
         self.gate.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn wait<'a>(&'a self, gate: Guard<'a>) -> Guard<'a> {
-        self.turned.wait(gate).unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn wait<'a>(&'a self, mut gate: Guard<'a>) -> Guard<'a> {
+        gate.waiting = gate.waiting.saturating_add(1);
+        let mut gate = self.turned.wait(gate).unwrap_or_else(PoisonError::into_inner);
+        gate.waiting = gate.waiting.saturating_sub(1);
+        gate
     }
 
     /// Takes the tail out of the gate, once nobody else has it.
@@ -217,14 +243,9 @@ impl Shared {
     /// Waits while the buffer is full, and starts a segment where the batch does not fit.
     pub(crate) fn enqueue(&self, batch: Batch<'_>, sync: bool) -> Result<LsnRange> {
         let bytes = self.check(batch)?;
-        let count = u64::try_from(batch.records.len()).unwrap_or(u64::MAX);
         let mut gate = self.gate();
         loop {
-            gate.check_open()?;
-            let next = gate.next_lsn.checked_add(count).filter(|&next| next < u64::MAX);
-            let Some(next) = next else {
-                return Err(Error::new(ErrorKind::Limit, "the log has no further LSN"));
-            };
+            gate.check_append(batch)?;
             if gate.rolling {
                 gate = self.wait(gate);
             } else if !gate.has_room(bytes) {
@@ -234,17 +255,31 @@ impl Shared {
             } else if !gate.may_buffer(bytes, self.buffer_bytes_max) {
                 gate = if gate.tail.is_some() { self.lead(gate, false) } else { self.wait(gate) };
             } else {
-                let first = gate.next_lsn;
-                self.encode(&mut gate, batch);
-                assert!(gate.next_lsn == next, "every record takes one LSN");
-                if sync {
-                    gate.sync_due = gate.last_lsn();
-                }
-                self.call_background(&mut gate);
-                let first = Lsn::at_least_first(first);
-                return Ok(LsnRange { first, last: Lsn::at_least_first(next.saturating_sub(1)) });
+                return Ok(self.take_in(&mut gate, batch, sync));
             }
         }
+    }
+
+    /// As [`Shared::enqueue`]; `None` where that would wait or do I/O.
+    pub(crate) fn try_enqueue(&self, batch: Batch<'_>, sync: bool) -> Result<Option<LsnRange>> {
+        let bytes = self.check(batch)?;
+        let mut gate = self.gate();
+        gate.check_append(batch)?;
+        let now =
+            !gate.rolling && gate.has_room(bytes) && gate.may_buffer(bytes, self.buffer_bytes_max);
+        Ok(now.then(|| self.take_in(&mut gate, batch, sync)))
+    }
+
+    fn take_in(&self, gate: &mut Gate, batch: Batch<'_>, sync: bool) -> LsnRange {
+        let first = gate.next_lsn;
+        self.encode(gate, batch);
+        let count = u64::try_from(batch.records.len()).unwrap_or(u64::MAX);
+        assert!(gate.next_lsn.checked_sub(first) == Some(count), "every record takes one LSN");
+        if sync {
+            gate.sync_due = gate.last_lsn();
+        }
+        self.call_background(gate);
+        LsnRange { first: Lsn::at_least_first(first), last: Lsn::at_least_first(gate.last_lsn()) }
     }
 
     /// Bytes of the batch with its headers and padding.
@@ -297,7 +332,9 @@ impl Shared {
 
     /// Wakes the background thread where it would not wake in time by itself.
     fn call_background(&self, gate: &mut Gate) {
-        if gate.parked || gate.queue.len() >= WRITE_BYTES {
+        let full = gate.queue.len() >= WRITE_BYTES && !gate.called;
+        if gate.parked || full {
+            gate.called |= full;
             gate.parked = false;
             self.wanted.notify_one();
         }

@@ -1,6 +1,11 @@
 //! The contract of the broadcaster with its callers, sentence by sentence.
 
+pub(crate) mod crash;
 mod desk;
+mod history;
+mod jobs;
+pub(crate) mod retention;
+mod store;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +18,7 @@ use desk::{Desk, Script, request, scope};
 const SOON: Option<Duration> = Some(Duration::from_millis(50));
 
 #[test]
-fn a_duplicate_gets_the_originals_answer_and_says_so() {
+pub(crate) fn a_duplicate_gets_the_originals_answer_and_says_so() {
     let desk = Desk::open();
     let original = desk.submit("k", "p").unwrap();
     assert!(!original.duplicated);
@@ -29,7 +34,7 @@ fn a_duplicate_gets_the_originals_answer_and_says_so() {
 }
 
 #[test]
-fn another_payload_conflicts_names_the_fields_and_leaves_the_original() {
+pub(crate) fn another_payload_conflicts_names_the_fields_and_leaves_the_original() {
     let desk = Desk::open();
     let original = desk.submit("k", "p").unwrap();
     let conflict = desk.submit("k", "secret").unwrap_err();
@@ -40,7 +45,7 @@ fn another_payload_conflicts_names_the_fields_and_leaves_the_original() {
 }
 
 #[test]
-fn scopes_keep_equal_keys_apart() {
+pub(crate) fn scopes_keep_equal_keys_apart() {
     let desk = Desk::open();
     let first = desk.submit("k", "p").unwrap();
     let mut others = vec![];
@@ -66,7 +71,7 @@ fn scopes_keep_equal_keys_apart() {
 }
 
 #[test]
-fn a_malformed_key_is_refused_before_anything_else() {
+pub(crate) fn a_malformed_key_is_refused_before_anything_else() {
     let desk = Desk::open();
     let long = "x".repeat(257);
     for key in ["", "tab\there", "\u{e9}", long.as_str()] {
@@ -77,7 +82,53 @@ fn a_malformed_key_is_refused_before_anything_else() {
 }
 
 #[test]
-fn an_unkeyed_broadcast_happens_each_time_and_leaves_no_tombstone() {
+pub(crate) fn a_refusal_by_the_type_consumes_nothing() {
+    let desk = Desk::open();
+    desk.script.validates(|| Err(oncelog::Error::invalid_input("no such file")));
+    let refused = desk.submit("k", "p").unwrap_err();
+    assert_eq!(refused.to_string(), "no such file");
+    let other = desk.broadcaster.submit(&request("k", "other"), SOON).unwrap();
+    // A known key answers, whatever the type would say.
+    desk.script.validates(|| Err(oncelog::Error::invalid_input("no such file")));
+    desk::assert_same(&other, &desk.submit("k", "other").unwrap());
+}
+
+#[test]
+pub(crate) fn a_refusal_behind_the_locks_releases_them() {
+    let desk = Desk::open();
+    desk.script.rechecks(|| Err(oncelog::Error::invalid_input("changed meanwhile")));
+    let held = request("k", "p").resources(vec![resource("thing", "1", false)]);
+    assert!(desk.broadcaster.submit(&held, SOON).is_err());
+    let held = request("other", "p").resources(vec![resource("thing", "1", false)]);
+    desk.broadcaster.submit(&held, SOON).unwrap();
+}
+
+#[test]
+pub(crate) fn a_reservation_is_no_acceptance() {
+    let desk = Desk::open();
+    let (begun, wait_begun) = std::sync::mpsc::channel();
+    let (go, wait_go) = std::sync::mpsc::channel::<()>();
+    desk.script.validates(move || {
+        begun.send(()).unwrap();
+        wait_go.recv_timeout(Duration::from_secs(10)).unwrap();
+        Err(oncelog::Error::invalid_input("no"))
+    });
+    std::thread::scope(|threads| {
+        let first = threads.spawn(|| desk.submit("k", "p"));
+        wait_begun.recv().unwrap();
+        // Another payload waits for it, and is told nothing about a conflict.
+        let late = desk.broadcaster.submit(&request("k", "q"), SOON).unwrap_err();
+        assert_eq!(late.kind(), ErrorKind::LockTimeout);
+        let others: Vec<_> = (0..4).map(|_| threads.spawn(|| desk.submit("k", "q"))).collect();
+        go.send(()).unwrap();
+        assert!(first.join().unwrap().is_err());
+        let answers: Vec<_> = others.into_iter().map(|o| o.join().unwrap().unwrap()).collect();
+        assert_eq!(answers.iter().filter(|answer| !answer.duplicated).count(), 1);
+    });
+}
+
+#[test]
+pub(crate) fn an_unkeyed_broadcast_happens_each_time_and_leaves_no_tombstone() {
     let desk = Desk::open();
     let mut request = request("k", "p");
     request.scope = None;
@@ -89,7 +140,7 @@ fn an_unkeyed_broadcast_happens_each_time_and_leaves_no_tombstone() {
 }
 
 #[test]
-fn what_a_request_alone_shows_is_refused_and_consumes_nothing() {
+pub(crate) fn what_a_request_alone_shows_is_refused_and_consumes_nothing() {
     let desk = Desk::open();
     let check = |change: &dyn Fn(&mut oncelog::broadcast::Request)| {
         let mut request = request("k", "p");
@@ -113,7 +164,7 @@ fn what_a_request_alone_shows_is_refused_and_consumes_nothing() {
 }
 
 #[test]
-fn many_callers_of_one_key_are_one_broadcast() {
+pub(crate) fn many_callers_of_one_key_are_one_broadcast() {
     let desk = Desk::open();
     let answers: Vec<_> = std::thread::scope(|threads| {
         let callers: Vec<_> =
@@ -127,7 +178,7 @@ fn many_callers_of_one_key_are_one_broadcast() {
 }
 
 #[test]
-fn a_duplicate_waits_for_the_effect_and_a_deadline_says_in_flight() {
+pub(crate) fn a_duplicate_waits_for_the_effect_and_a_deadline_says_in_flight() {
     let desk = Desk::open();
     desk.script.hold();
     std::thread::scope(|threads| {
@@ -146,7 +197,7 @@ fn a_duplicate_waits_for_the_effect_and_a_deadline_says_in_flight() {
 }
 
 #[test]
-fn a_failed_original_stays_failed_under_its_key() {
+pub(crate) fn a_failed_original_stays_failed_under_its_key() {
     let desk = Desk::open();
     desk.script.next(Verdict::Fail("no such thing".into()));
     let failed = desk.submit("k", "p").unwrap();
@@ -156,7 +207,7 @@ fn a_failed_original_stays_failed_under_its_key() {
 }
 
 #[test]
-fn retries_and_panics_are_tried_again_until_done() {
+pub(crate) fn retries_and_panics_are_tried_again_until_done() {
     let desk = Desk::open();
     desk.script.next(Verdict::Retry("not yet".into()));
     desk.script.next_panics();
@@ -167,7 +218,7 @@ fn retries_and_panics_are_tried_again_until_done() {
 }
 
 #[test]
-fn a_parked_task_keeps_key_and_locks_until_it_is_resumed() {
+pub(crate) fn a_parked_task_keeps_key_and_locks_until_it_is_resumed() {
     let desk = Desk::open();
     desk.script.next(Verdict::Park("look at it".into()));
     let mut held = request("k", "p");
@@ -191,7 +242,7 @@ fn a_parked_task_keeps_key_and_locks_until_it_is_resumed() {
 }
 
 #[test]
-fn a_skip_ends_a_parked_task_as_failed() {
+pub(crate) fn a_skip_ends_a_parked_task_as_failed() {
     let desk = Desk::open();
     desk.script.next(Verdict::Park("stuck".into()));
     let parked = desk.submit("k", "p").unwrap_err();
@@ -206,27 +257,64 @@ fn a_skip_ends_a_parked_task_as_failed() {
 }
 
 #[test]
-fn consumers_acknowledge_and_a_scan_does_not() {
+pub(crate) fn consumers_acknowledge_and_a_scan_does_not() {
     let script = Arc::new(Script::acknowledged_by(AckMode::Consumer));
     let desk = Desk::with(script, |options| options);
     let late = desk.broadcaster.submit(&request("k", "p"), SOON).unwrap_err();
     let id = oncelog::broadcast::BroadcastId(late.broadcast_id().unwrap());
-    desk.broadcaster.ack(id, "a").unwrap();
+    acknowledge(&desk, id, "a");
     // A restart finds the copies, which acknowledges nothing.
     let desk = desk.reopen();
     let late = desk.broadcaster.submit(&request("k", "p"), SOON).unwrap_err();
     assert_eq!(late.kind(), ErrorKind::InFlight);
     assert_eq!(desk.script.calls(), 0);
-    while desk.script.calls() == 0 {
-        desk.broadcaster.ack(id, "b").unwrap();
-    }
+    acknowledge(&desk, id, "b");
     assert_eq!(desk.submit("k", "p").unwrap().id, id);
     assert_eq!(desk.copies(id), 2);
     desk.broadcaster.ack(id, "a").unwrap();
 }
 
+/// Acknowledges a copy as a consumer does who asks again.
+fn acknowledge(desk: &Desk, id: oncelog::broadcast::BroadcastId, vchannel: &str) {
+    while let Err(e) = desk.broadcaster.ack(id, vchannel) {
+        assert_eq!(e.kind(), ErrorKind::InFlight, "{e}");
+    }
+}
+
+/// An ack that came before the copy's place was known was answered `Ok` and forgotten.
 #[test]
-fn a_callback_may_not_ask_for_what_its_own_task_holds() {
+fn an_ack_that_is_answered_counts() {
+    let script = Arc::new(Script::acknowledged_by(AckMode::Consumer));
+    let mut desk = Desk::with(script, |options| options);
+    let late = desk.broadcaster.submit(&request("k", "p"), SOON).unwrap_err();
+    let id = oncelog::broadcast::BroadcastId(late.broadcast_id().unwrap());
+    for vchannel in ["a", "b"] {
+        desk = desk.reopen();
+        // At once: the copies may not have been looked for yet.
+        acknowledge(&desk, id, vchannel);
+    }
+    assert_eq!(desk.submit("k", "p").unwrap().id, id);
+}
+
+#[test]
+fn a_callback_is_retried_for_its_own_time_behind_the_wait_for_consumers() {
+    let script = Arc::new(Script::acknowledged_by(AckMode::Consumer));
+    let desk = Desk::with(script, |options| options);
+    let late = desk.broadcaster.submit(&request("k", "p"), SOON).unwrap_err();
+    let id = oncelog::broadcast::BroadcastId(late.broadcast_id().unwrap());
+    desk.hands.pass(9 * 60_000);
+    let hands = Arc::clone(&desk.hands);
+    desk.script.then(move |_| {
+        hands.pass(2 * 60_000);
+        Verdict::Retry("not yet".into())
+    });
+    acknowledge(&desk, id, "a");
+    acknowledge(&desk, id, "b");
+    assert_eq!(desk.submit("k", "p").unwrap().outcome, Outcome::Done);
+}
+
+#[test]
+pub(crate) fn a_callback_may_not_ask_for_what_its_own_task_holds() {
     let desk = Desk::open();
     let mut inner = request("inner", "p");
     inner.resources.push(resource("thing", "1", true));
@@ -242,7 +330,7 @@ fn a_callback_may_not_ask_for_what_its_own_task_holds() {
 }
 
 #[test]
-fn work_of_an_unknown_type_is_parked_after_a_restart() {
+pub(crate) fn work_of_an_unknown_type_is_parked_after_a_restart() {
     let desk = Desk::open();
     desk.script.next(Verdict::Park("stuck".into()));
     let parked = desk.submit("k", "p").unwrap_err();
@@ -273,7 +361,7 @@ fn work_of_an_unknown_type_is_parked_after_a_restart() {
 }
 
 #[test]
-fn closing_frees_the_store_and_clones_answer_closed() {
+pub(crate) fn closing_frees_the_store_and_clones_answer_closed() {
     let desk = Desk::open();
     let clone = desk.broadcaster.clone();
     desk.submit("k", "p").unwrap();

@@ -45,7 +45,7 @@ pub(crate) fn run(args: &[&str], input: &[u8]) -> Run {
     let writer = std::thread::spawn(move || stdin.write_all(&input));
     let output = child.wait_with_output().unwrap();
     // A command that refuses does not read its input.
-    writer.join().unwrap().ok();
+    drop(writer.join().unwrap());
     Run {
         code: output.status.code().unwrap(),
         out: String::from_utf8(output.stdout).unwrap(),
@@ -100,7 +100,7 @@ impl Appender {
 }
 
 /// Names, sizes, times and bytes of everything below a directory.
-fn snapshot(dir: &Path) -> Vec<(PathBuf, u64, SystemTime, Vec<u8>)> {
+pub(crate) fn snapshot(dir: &Path) -> Vec<(PathBuf, u64, SystemTime, Vec<u8>)> {
     let mut all = Vec::new();
     let mut left = vec![dir.to_path_buf()];
     while let Some(path) = left.pop() {
@@ -130,7 +130,7 @@ fn change(file: &Path, offset: u64, with: impl Fn(u8) -> u8) {
     fs::write(file, bytes).unwrap();
 }
 
-fn has_keys(object: &Value, keys: &str) {
+pub(crate) fn has_keys(object: &Value, keys: &str) {
     for key in keys.split_whitespace() {
         assert!(object.get(key).is_some(), "no {key} in {object}");
     }
@@ -175,6 +175,27 @@ fn a_batch_is_as_long_as_asked_and_an_incomplete_one_goes_at_the_end() {
     run(&["append", &log, "--batch", "2"], b"a\nb\nc\nd\ne\n");
     let ends: Vec<bool> = rows(&log).iter().map(|row| row["batch_end"] == true).collect();
     assert_eq!(ends, [false, true, false, true, true]);
+}
+
+#[test]
+fn batches_are_whole_however_long_the_input_is() {
+    let (_dir, log) = fresh("log");
+    let lines: String = (0..9_000).map(|i| format!("{i} {}\n", "b".repeat(500))).collect();
+    let append = run(&["append", &log, "--batch", "7"], lines.as_bytes());
+    assert_eq!((append.code, append.out.lines().count()), (0, 9_000), "{}", append.err);
+    let ends = rows(&log).iter().filter(|row| row["batch_end"] == true).count();
+    // A pipe may run dry in between, which ends a batch early.
+    assert!((9_000 / 7..=9_000).contains(&ends), "{ends}");
+}
+
+#[test]
+fn a_line_above_the_largest_record_is_refused_behind_those_before_it() {
+    let (_dir, log) = fresh("log");
+    let input = [&b"small\n"[..], &vec![b'x'; (16 << 20) + 1], b"\nnever\n"].concat();
+    let append = run(&["append", &log, "--json"], &input);
+    assert_eq!((append.code, append.out.as_str()), (1, "1\n"));
+    assert_eq!(append.error()["kind"], "Limit");
+    assert_eq!(rows(&log).len(), 1);
 }
 
 #[test]
@@ -260,6 +281,32 @@ fn every_damaged_record_is_named_not_only_the_first() {
 }
 
 #[test]
+fn skipping_damage_shows_every_valid_record_behind_it_marked() {
+    let (_dir, log) = log_of(30);
+    let all = rows(&log);
+    for at in [4, 9, 19] {
+        let offset = all[at]["offset"].as_u64().unwrap();
+        change(&segment(&log, &all[at]), offset + [33, 8, 17][at % 3], |byte| byte ^ 4);
+    }
+    assert_eq!(rows(&log).len(), 4);
+    let dump = run(&["dump", &log, "--json", "--skip-damage"], b"");
+    assert_eq!((dump.code, &dump.error()["lsn"]), (4, &5.into()), "{}", dump.err);
+    let found = dump.objects();
+    let shown: Vec<u64> = found.iter().map(|row| row["lsn"].as_u64().unwrap()).collect();
+    let expect: Vec<u64> = (1..=30).filter(|lsn| ![5, 10, 20].contains(lsn)).collect();
+    assert_eq!(shown, expect);
+    for row in &found {
+        let lsn = row["lsn"].as_u64().unwrap();
+        assert_eq!(row["behind_damage"] == true, lsn > 5, "{row}");
+        assert_eq!(row["payload"], format!("record {}", lsn - 1));
+        assert_eq!(row["offset"], all[usize::try_from(lsn).unwrap() - 1]["offset"]);
+    }
+    let text = run(&["dump", &log, "--skip-damage", "--from", "6", "--to", "7"], b"");
+    assert_eq!(text.code, 4);
+    assert_eq!(text.out.matches("(behind damage)").count(), 2, "{}", text.out);
+}
+
+#[test]
 fn a_zeroed_stretch_with_promised_frames_behind_it_is_corrupt() {
     let (_dir, log) = fresh("log");
     let lines: String = (0..600).map(|i| format!("{i} {}\n", "z".repeat(1_000))).collect();
@@ -273,6 +320,10 @@ fn a_zeroed_stretch_with_promised_frames_behind_it_is_corrupt() {
     let verify = run(&["verify", &log, "--json"], b"");
     assert_eq!(verify.code, 4);
     assert!(verify.objects().iter().any(|finding| finding["lsn"] == 21));
+    let found = run(&["dump", &log, "--json", "--skip-damage"], b"").objects();
+    assert_eq!(found.last().unwrap()["lsn"], 600);
+    let lost = 600 - found.len();
+    assert!((280..300).contains(&lost), "{lost}");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! Logs are forged, or written by the library, then damaged by seeds. Whatever the bytes are, the
 //! two must agree on the verdict, on the ends, on where the damage is, and on every record. A
 //! failure prints the shape, the damage and the seed; the seed alone makes it again.
+//! `ONCELOG_SEEDS` in the environment is the count of seeds of the random ones.
 
 mod damage;
 mod library;
@@ -12,8 +13,8 @@ mod written;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use oncelog::ErrorKind;
 use oncelog::testing::Machine;
+use oncelog::{Check, ErrorKind};
 
 use crate::reference::{Finding, Kept, Verdict, judge, judge_alone};
 use damage::damage;
@@ -25,7 +26,7 @@ fn differences(expected: &Finding, seen: &Seen) -> String {
     let mut told = String::new();
     let mut tell = |what: &str, expected: String, found: String| {
         if expected != found {
-            let _ = writeln!(told, "{what}: the reference has {expected}, the library {found}");
+            writeln!(told, "{what}: the reference has {expected}, the library {found}").unwrap();
         }
     };
     let verdict = expected.verdict;
@@ -58,14 +59,16 @@ fn records(records: &[Kept]) -> String {
     let mut lines = String::new();
     for Kept { lsn, time, kind, payload, segment, offset } in records {
         let digest = crate::reference::bytes::crc(0, payload);
-        let _ = write!(lines, "\n  {lsn} {time} {kind} {segment}:{offset} {digest:08x}");
+        write!(lines, "\n  {lsn} {time} {kind} {segment}:{offset} {digest:08x}").unwrap();
     }
     lines
 }
 
 /// The places where a writer that opens the log, and what it leaves, differ from the reference.
 fn differences_of_writer(expected: &Finding, machine: &Machine) -> String {
-    let written = match (write(machine, b"one more"), expected.verdict) {
+    // Damage within a sealed segment shows when its frames are read; all else, without that.
+    let check = if expected.rows.contains(&'M') { Check::Full } else { Check::Tail };
+    let written = match (write(machine, check, b"one more"), expected.verdict) {
         (Ok(written), Verdict::Clean | Verdict::Torn) => written,
         (Err(ErrorKind::InvalidInput), Verdict::Absent)
         | (Err(ErrorKind::Corrupt | ErrorKind::Unsupported), Verdict::Corrupt)
@@ -101,7 +104,8 @@ fn differences_of_writer(expected: &Finding, machine: &Machine) -> String {
     ];
     let mut told = String::new();
     for ((what, expected), found) in found.iter().zip(theirs).filter(|((_, a), b)| a != b) {
-        let _ = writeln!(told, "writer, {what}: the reference has {expected}, the library {found}");
+        writeln!(told, "writer, {what}: the reference has {expected}, the library {found}")
+            .unwrap();
     }
     told
 }
@@ -132,7 +136,7 @@ fn check_damaged(first_seed: u64, count: u64, make: impl Fn(&mut Dice) -> Direct
         let mut directory = make(&mut dice);
         let mut story = format!("seed {seed}: {}", directory.story);
         for _ in 0..=dice.below(2) {
-            let _ = write!(story, "; {}", damage(&mut directory, &mut dice));
+            write!(story, "; {}", damage(&mut directory, &mut dice)).unwrap();
         }
         check(&directory, &story);
     }
@@ -170,7 +174,7 @@ fn every_length_of_the_last_records_is_judged_alike() {
         let last = whole.files.len() - 1;
         let file = &whole.files[last].1;
         let used = file.iter().rposition(|&byte| byte != 0).map_or(0, |at| at + 1);
-        for len in used.saturating_sub(80)..=used {
+        for len in used.saturating_sub(60)..=used {
             check_changed(&whole, last, &format!("cut to {len}"), |file| file.truncate(len));
         }
     }
@@ -195,8 +199,8 @@ fn every_flipped_byte_is_judged_alike() {
     let whole = shape::forged(&mut Dice::new(23_002), 0);
     for (index, (_, file)) in whole.files.iter().enumerate() {
         let blocks = [0..80, 4096..4224, 8192..8320];
-        let frames = 12_288..file.len().min(12_288 + 500);
-        for at in blocks.into_iter().flatten().step_by(3).chain(frames) {
+        let frames = 12_288..file.len().min(12_288 + 130);
+        for at in blocks.into_iter().flatten().step_by(5).chain(frames) {
             check_changed(&whole, index, &format!("flipped at {at}"), |file| {
                 file[at] ^= 1 << (at % 8);
             });
@@ -211,7 +215,7 @@ fn every_segment_alone_is_judged_alike() {
         let mut directory = shape::forged(&mut dice, 0);
         let mut story = format!("seed {seed}: {}", directory.story);
         if dice.once_in(2) {
-            let _ = write!(story, "; {}", damage(&mut directory, &mut dice));
+            write!(story, "; {}", damage(&mut directory, &mut dice)).unwrap();
         }
         let machine = machine_of(&directory);
         for (name, file) in directory.files.iter().filter(|(name, _)| name.ends_with(".seg")) {

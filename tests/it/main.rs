@@ -13,11 +13,17 @@
 mod beside;
 mod broadcast;
 mod cli;
+mod cli_damage;
+mod cli_store;
 mod crash;
 mod differential;
+mod examples;
 mod faults;
+mod import;
 mod kill;
+mod log;
 mod model;
 mod recovery;
 mod reference;
+mod store_damage;
 mod tidy;

@@ -6,10 +6,12 @@
 #![cfg(planted)]
 #![expect(clippy::disallowed_methods, reason = "tests look at real time")]
 
+mod broadcast;
 mod crash;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::Instant;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use oncelog::planted::{Bug, plant};
 
@@ -40,7 +42,7 @@ fn caught(bug: Bug) -> Option<String> {
 #[test]
 fn every_planted_bug_is_caught() {
     let mut survivors = Vec::new();
-    for bug in Bug::ALL {
+    for bug in Bug::LOG {
         let begin = Instant::now();
         let found = caught(bug);
         let seconds = begin.elapsed().as_secs_f64();
@@ -52,7 +54,53 @@ fn every_planted_bug_is_caught() {
             }
         }
     }
+    for bug in Bug::BROADCAST {
+        plant(bug);
+        let broken = is_broken(check_of(bug));
+        plant(Bug::None);
+        println!("{} {bug:?}", if broken { "caught" } else { "SURVIVED" });
+        if !broken {
+            survivors.push(bug);
+        }
+    }
     assert!(survivors.is_empty(), "{survivors:?}");
+}
+
+/// The test that a bug of the broadcaster breaks.
+fn check_of(bug: Bug) -> fn() {
+    use broadcast::{crash, retention};
+    match bug {
+        Bug::TombstoneReset => {
+            retention::a_key_replays_until_its_instant_and_is_new_work_from_then_on
+        }
+        Bug::FingerprintFastPath => {
+            broadcast::another_payload_conflicts_names_the_fields_and_leaves_the_original
+        }
+        Bug::ScopeWithoutOwner => retention::a_scope_that_has_a_newer_owner_stays_with_it,
+        Bug::DuplicateBeforeCallback => {
+            broadcast::a_duplicate_waits_for_the_effect_and_a_deadline_says_in_flight
+        }
+        Bug::ReservedIsAccepted => broadcast::a_reservation_is_no_acceptance,
+        Bug::LockLeaked => broadcast::a_refusal_behind_the_locks_releases_them,
+        Bug::CopyWithoutScan => crash::a_submit_killed_at_any_point_has_one_effect_for_each_key,
+        Bug::FoundIsAcked => broadcast::consumers_acknowledge_and_a_scan_does_not,
+        Bug::EvictPromised => {
+            retention::eviction_takes_the_oldest_key_without_a_promise_and_never_a_firm_one
+        }
+        Bug::JumpBelieved => {
+            retention::a_jump_of_the_wall_clock_expires_nothing_until_an_operator_says_so
+        }
+        Bug::UnknownIsRefusal => crash::a_write_that_fails_once_is_never_taken_for_a_refusal,
+        Bug::ReservationLeaked => broadcast::a_refusal_by_the_type_consumes_nothing,
+        other => unreachable!("{other:?} is not a bug of the broadcaster"),
+    }
+}
+
+/// Whether a test fails, or does not come to an end: a bug may be that somebody waits for ever.
+fn is_broken(check: fn()) -> bool {
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || tell.send(catch_unwind(check).is_err()));
+    told.recv_timeout(Duration::from_secs(60)).unwrap_or(true)
 }
 
 /// The begin and the end of a long line.

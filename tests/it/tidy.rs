@@ -15,9 +15,10 @@ const LONGER: &[(&str, &str)] = &[];
 const LAYERS: &[&[&str]] = &[
     &["planted"],
     &["error", "lsn", "clock", "io", "testing"],
-    &["place", "log"],
+    &["log"],
     &["channel"],
     &["store"],
+    &["place"],
     &["broadcast"],
     &["import"],
     &["gateway"],
@@ -62,6 +63,15 @@ fn section(heading: &str) -> String {
     let begin = spec.find(&format!("\n## {heading}\n")).expect("heading");
     let rest = &spec[begin + 4..];
     rest[..rest.find("\n## ").unwrap_or(rest.len())].to_owned()
+}
+
+/// Whether a source is compiled for tests alone: its parent says so.
+fn is_for_tests(path: &Path) -> bool {
+    let (dir, stem) = (path.parent().unwrap(), path.file_stem().unwrap().to_str().unwrap());
+    let parent = std::fs::read_to_string(dir.with_extension("rs")).unwrap_or_default();
+    let mut lines = parent.lines().zip(parent.lines().skip(1));
+    let ends = format!("mod {stem};");
+    lines.any(|(a, b)| a == "#[cfg(test)]" && b.ends_with(&ends))
 }
 
 /// The source without the module of tests that ends it.
@@ -140,7 +150,7 @@ fn files_and_functions_are_short() {
     for path in files("src", &[".rs"]).into_iter().chain(files("format/src", &[".rs"])) {
         let name = short(&path);
         let longer = |what: &str| LONGER.iter().any(|(known, _)| *known == what);
-        if name.ends_with("/tests.rs") {
+        if is_for_tests(&path) {
             continue;
         }
         let source = read(&path);
@@ -275,12 +285,66 @@ fn files_are_touched_and_memory_is_mapped_in_one_place_each() {
         let uses = |word: &str| {
             code.lines().any(|line| line.contains(word) && !line.trim_start().starts_with("//"))
         };
-        let elsewhere = !name.starts_with("src/bin/") && !name.starts_with("src/io/");
-        if elsewhere && uses("std::fs") && !name.ends_with("tests.rs") {
+        let library = !name.starts_with("src/bin/") && !is_for_tests(&path);
+        let io = ["src/io/fs.rs", "src/io/map.rs", "src/io/source.rs"].contains(&name.as_str());
+        if library && uses("std::fs") && !io {
             wrong.push(format!("{name} goes around Io"));
         }
         if uses("unsafe ") && name != "src/io/map.rs" {
             wrong.push(format!("{name} has unsafe code"));
+        }
+    }
+    none(&wrong);
+}
+
+/// What stands between backquotes in a text.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    text.split('`').skip(1).step_by(2).filter(|name| !name.contains('\n'))
+}
+
+/// Names that sources define: functions, types and the bugs that can be planted.
+fn defined() -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let sources = ["src", "tests/it", "format/src", "format/tests"];
+    for path in sources.iter().flat_map(|dir| files(dir, &[".rs"])) {
+        let source = read(&path);
+        for line in source.lines().map(str::trim_start) {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let defines = |pair: &&[&str]| ["fn", "struct", "enum", "trait"].contains(&pair[0]);
+            let name = words.windows(2).find(defines).map(|pair| pair[1]);
+            let bug = words.get(1).filter(|word| **word == "=").map(|_| words[0]);
+            for name in name.into_iter().chain(bug.filter(|_| path.ends_with("planted.rs"))) {
+                let end = name.find(|c: char| !c.is_alphanumeric() && c != '_');
+                found.insert(name[..end.unwrap_or(name.len())].to_owned());
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn the_map_of_promises_names_what_is_there() {
+    let text = read("ARCHITECTURE.md");
+    assert!(text.lines().count() <= 250);
+    let defined = defined();
+    let mut wrong = Vec::new();
+    let paths = quoted(&text).filter(|name| name.contains('/') || name.ends_with(".md"));
+    for path in paths.filter(|path| !Path::new(ROOT).join(path).exists()) {
+        wrong.push(format!("{path} is not there"));
+    }
+    let begin = text.find("## Where each promise is kept").expect("a heading");
+    let end = text.find("## Invariants").expect("a heading");
+    let rows: Vec<&str> = text[begin..end].lines().filter(|line| line.starts_with("| ")).collect();
+    for name in rows.iter().flat_map(|row| quoted(row)).filter(|name| !name.contains('/')) {
+        if !defined.contains(name) {
+            wrong.push(format!("{name} is defined nowhere"));
+        }
+    }
+    let promises = (1..=10).map(|n| format!("| G{n} ")).chain((1..=7).map(|n| format!("| C{n} ")));
+    for promise in promises {
+        let row = rows.iter().find(|row| row.starts_with(&promise));
+        if row.is_none_or(|row| row.split(" | ").filter(|cell| cell.contains('`')).count() < 2) {
+            wrong.push(format!("{promise}has no place or no test"));
         }
     }
     none(&wrong);

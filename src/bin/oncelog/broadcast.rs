@@ -8,9 +8,10 @@ use serde_json::{Map, Value, json};
 
 use crate::failure::{Exit, Failure};
 use crate::render::{self, Out};
+use crate::value::{resource, scope, wait};
 use crate::writer::{Writer, WriterArgs};
 
-/// Send one message to several vchannels, at most once per key; prints its result as JSON.
+/// Send one message to several vchannels, at most once per key; print its result as JSON.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Directory of the store; made when it is absent or empty.
@@ -96,46 +97,4 @@ fn object(answer: &Answer) -> Value {
         "channels": channels,
         "clock_held": answer.clock_held,
     })
-}
-
-/// `DOMAIN:ID`.
-pub(crate) fn scope(text: &str) -> Result<(String, String), String> {
-    match text.split_once(':') {
-        Some((domain, id)) if !domain.is_empty() && !id.is_empty() => {
-            Ok((domain.into(), id.into()))
-        }
-        _ => Err("expected DOMAIN:ID".into()),
-    }
-}
-
-/// `DOMAIN:KEY`, or `DOMAIN:KEY:shared`.
-fn resource(text: &str) -> Result<Resource, String> {
-    let (text, shared) = text.strip_suffix(":shared").map_or((text, false), |text| (text, true));
-    match text.split_once(':') {
-        Some((domain, key)) if !domain.is_empty() && !key.is_empty() => {
-            Ok(Resource { domain: domain.into(), key: key.into(), shared })
-        }
-        _ => Err("expected DOMAIN:KEY or DOMAIN:KEY:shared".into()),
-    }
-}
-
-/// A duration such as `30s`.
-pub(crate) fn wait(text: &str) -> Result<std::time::Duration, String> {
-    oncelog::broadcast::parse_duration(text).map_err(Into::into)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn resources_are_exclusive_unless_they_say_shared() {
-        let shared = resource("collection:42:shared").unwrap();
-        assert_eq!((shared.domain.as_str(), shared.key.as_str()), ("collection", "42"));
-        assert!(shared.shared);
-        assert!(!resource("collection:42").unwrap().shared);
-        for wrong in ["", "collection", ":42", "collection:", "collection::shared"] {
-            assert!(resource(wrong).is_err(), "{wrong}");
-        }
-    }
 }

@@ -10,9 +10,9 @@ use oncelog::import::{ImportCall, ImportProgress, ImportReport, ImportRequest};
 use oncelog_format::control::JobPhase;
 use serde_json::{Value, json};
 
-use crate::broadcast::wait;
 use crate::failure::{Exit, Failure};
 use crate::render::{self, Out, count};
+use crate::value::wait;
 use crate::writer::{Writer, WriterArgs};
 
 /// Import files into a collection, every row exactly once, however often this is killed and run
@@ -21,7 +21,7 @@ use crate::writer::{Writer, WriterArgs};
 pub(crate) struct Args {
     /// Directory of the store; made when it is absent or empty.
     dir: PathBuf,
-    /// Files: Parquet, CSV with a header, JSON Lines, a JSON array, NumPy columns.
+    /// Files: .parquet, .csv with a header, .jsonl or .ndjson, .json (an array of objects).
     #[arg(required = true)]
     files: Vec<PathBuf>,
     /// The collection; made when it is absent.
@@ -30,7 +30,7 @@ pub(crate) struct Args {
     /// Idempotency key: 1 to 256 bytes of printable ASCII.
     #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
     key: Option<String>,
-    /// Vchannels of a collection that is made.
+    /// Vchannels of a collection that is made [default: 1].
     #[arg(long, value_name = "N")]
     vchannels: Option<u32>,
     /// Column that identifies a row; every row must have it.
@@ -67,9 +67,9 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
     let report = report?;
     let mut out = Out::new(json);
     if json {
-        out.object(&object(&report))?
+        out.object(&object(&report))?;
     } else {
-        out.line(&line(&report))?
+        out.line(&line(&report))?;
     }
     out.flush()?;
     let is_failed = report.phase == JobPhase::Failed;

@@ -1,8 +1,12 @@
 //! `oncelog inspect`: a store, a log or a segment at a glance.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use oncelog::broadcast::{State, StoreView};
+use oncelog::io::fs::FsIo;
 use oncelog::{Lsn, SegmentInfo};
+use oncelog_format::control::PchannelEnd;
 use serde_json::{Map, Value, json};
 
 use crate::failure::{Exit, Failure};
@@ -18,12 +22,25 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
     let mut out = Out::new(json);
-    let mut exit = Exit::Clean;
-    for seen in logs::open(&args.path)? {
+    let place = logs::open(&args.path)?;
+    let mut exit = logs::exit(place.severity());
+    for finding in &place.findings {
         if json {
-            out.object(&log_object(&seen))?;
+            out.object(&logs::finding_object(finding, ""))?;
         } else {
-            print(&seen, &mut out)?;
+            out.line(&logs::finding_line(finding, ""))?;
+        }
+    }
+    // A store whose control log is damaged has findings below, and no pins that could be told.
+    let io = Arc::new(FsIo::new());
+    let store = if place.is_store { StoreView::open(&args.path, io).ok() } else { None };
+    for seen in place.logs {
+        let state = store.as_ref().map(StoreView::state);
+        let usage = state.map_or_else(Use::default, |state| Use::of(state, &seen.name));
+        if json {
+            out.object(&log_object(&seen, &usage))?;
+        } else {
+            print(&seen, &usage, &mut out)?;
         }
         exit = exit.max(logs::exit(seen.view.severity()));
     }
@@ -31,7 +48,48 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
     Ok(exit)
 }
 
-fn log_object(seen: &Seen) -> Value {
+/// Work that needs records of a log, and from which LSN on.
+#[derive(Debug)]
+struct Pin {
+    by: String,
+    lsn: u64,
+}
+
+/// What a store uses a log for.
+#[derive(Debug, Default)]
+struct Use {
+    /// The vchannels that it carries.
+    vchannels: Vec<String>,
+    pins: Vec<Pin>,
+}
+
+impl Use {
+    fn of(state: &State, log: &str) -> Self {
+        let is_here = |pchannel: &str| logs::channel_name(pchannel) == log;
+        let vchannels = state.vchannels().filter(|(_, pchannel)| is_here(pchannel));
+        let vchannels = vchannels.map(|(name, _)| name.to_owned()).collect();
+        Self { vchannels, pins: pins(state, log) }
+    }
+}
+
+/// Vchannels that are named in text; JSON has all of them.
+const VCHANNELS_SHOWN: usize = 8;
+
+/// Unfinished work looks for its copies and slices behind the ends that it noted.
+fn pins(state: &State, log: &str) -> Vec<Pin> {
+    let Some(pchannel) = log.strip_prefix("channels/") else { return Vec::new() };
+    let of = |by: String, ends: &[PchannelEnd]| {
+        let end = ends.iter().find(|end| end.pchannel == pchannel)?;
+        Some(Pin { by, lsn: end.next_lsn })
+    };
+    let tasks = state.tasks().filter(|(_, task)| task.done.is_none());
+    let tasks = tasks.filter_map(|(id, task)| of(format!("broadcast {id}"), &task.accepted.ends));
+    let jobs = state.jobs().filter(|(_, job)| job.over.is_none());
+    let jobs = jobs.filter_map(|(id, job)| of(format!("job {id}"), &job.plan.as_ref()?.from));
+    tasks.chain(jobs).collect()
+}
+
+fn log_object(seen: &Seen, usage: &Use) -> Value {
     let view = &seen.view;
     let mut object = Map::new();
     seen.tag(&mut object);
@@ -46,8 +104,12 @@ fn log_object(seen: &Seen) -> Value {
     object.insert("segments".into(), json!(segments));
     let findings: Vec<Value> = view.findings().iter().map(|f| seen.finding(f)).collect();
     object.insert("findings".into(), json!(findings));
-    // Retention holds nothing back: what is trimmed, is trimmed by a call.
-    object.insert("why_not_trimmed".into(), json!([]));
+    if seen.is_channel() {
+        object.insert("vchannels".into(), json!(usage.vchannels));
+    }
+    let pins: Vec<Value> =
+        usage.pins.iter().map(|pin| json!({ "by": pin.by, "lsn": pin.lsn })).collect();
+    object.insert("why_not_trimmed".into(), json!(pins));
     Value::Object(object)
 }
 
@@ -74,7 +136,7 @@ fn file_bytes(seen: &Seen) -> u64 {
     seen.view.segments().iter().map(|info| info.file_bytes).sum()
 }
 
-fn print(seen: &Seen, out: &mut Out) -> Result<(), Failure> {
+fn print(seen: &Seen, usage: &Use, out: &mut Out) -> Result<(), Failure> {
     let view = &seen.view;
     let name =
         if seen.name.is_empty() { view.path().display().to_string() } else { seen.name.clone() };
@@ -109,6 +171,17 @@ fn print(seen: &Seen, out: &mut Out) -> Result<(), Failure> {
             count(info.file_bytes),
             format!("{:#x}", info.end_offset),
         ))?;
+    }
+    if !usage.vchannels.is_empty() {
+        let shown = usage.vchannels.iter().take(VCHANNELS_SHOWN).map(String::as_str);
+        let mut text = shown.collect::<Vec<_>>().join(", ");
+        if let Some(more) = usage.vchannels.len().checked_sub(VCHANNELS_SHOWN).filter(|n| *n > 0) {
+            render::write_to(&mut text, format_args!(" and {more} more"));
+        }
+        out.line(&format!("  vchannels: {text}"))?;
+    }
+    for pin in &usage.pins {
+        out.line(&format!("  {} needs LSN {} and later", pin.by, count(pin.lsn)))?;
     }
     for finding in view.findings() {
         out.line(&format!("  {}", seen.finding_line(finding)))?;

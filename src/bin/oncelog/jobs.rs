@@ -9,9 +9,9 @@ use oncelog::broadcast::{BroadcastId, Job, State, StoreView};
 use oncelog::io::fs::FsIo;
 use serde_json::{Value, json};
 
-use crate::broadcast::wait;
 use crate::failure::{Exit, Failure};
 use crate::render::{self, Out, count};
+use crate::value::wait;
 use crate::writer::{Writer, WriterArgs};
 
 /// Show jobs (never writes, works beside a live writer), or cancel one.

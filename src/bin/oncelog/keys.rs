@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use oncelog::broadcast::{KeyHistory, KeyInfo, Scope, StoreView, WindowSummary, check_client_key};
@@ -9,9 +10,9 @@ use oncelog::io::fs::FsIo;
 use oncelog::{Clock, ClockLimits, LogTime, Lsn, SystemClock};
 use serde_json::{Value, json};
 
-use crate::broadcast::scope;
 use crate::failure::{Exit, Failure};
 use crate::render::{self, Out, count};
+use crate::value::scope;
 
 /// Show what is known of keys; never writes, works beside a live writer.
 #[derive(Debug, clap::Args)]
@@ -137,9 +138,9 @@ fn print_summary(window: &WindowSummary, out: &mut Out) -> Result<(), Failure> {
     let live = u64::try_from(window.live_count).unwrap_or(u64::MAX);
     out.line(&format!("{} of {} keys", count(live), count(window.count_max)))?;
     out.line(&format!(
-        "a key is known for {} ms, by the policy {} ms",
-        count(window.effective_ms),
-        count(window.lifetime_ms)
+        "a key is known for {}, by the policy {}",
+        render::duration(Duration::from_millis(window.effective_ms)),
+        render::duration(Duration::from_millis(window.lifetime_ms))
     ))?;
     out.line(&format!(
         "dropped: {} expired, {} evicted",

@@ -20,6 +20,7 @@ mod record;
 mod render;
 mod replay;
 mod stats;
+mod value;
 mod verify;
 mod writer;
 
@@ -34,7 +35,7 @@ use crate::failure::{Exit, Failure};
 #[command(name = "oncelog", version, about, max_term_width = 100)]
 struct Cli {
     /// One JSON object a line on standard output; an error is one object on standard error.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, display_order = 900)]
     json: bool,
     #[command(subcommand)]
     command: Command,
@@ -77,8 +78,8 @@ fn main() -> ExitCode {
     match end {
         Ok(exit) => exit.into(),
         Err(failure) => {
-            if !failure.is_quiet() {
-                eprintln!("{}", render::failure(&failure, json));
+            for one in failure.each() {
+                eprintln!("{}", render::failure(one, json));
             }
             failure.exit().into()
         }
@@ -96,9 +97,12 @@ fn refuse_arguments(error: &clap::Error) -> ExitCode {
             Exit::Clean.into()
         };
     }
+    // What is wrong takes several lines; usage and hints follow behind an empty one.
     let text = error.to_string();
-    let first = text.lines().next().unwrap_or_default();
-    let message = first.strip_prefix("error: ").unwrap_or(first);
+    let lines: Vec<&str> =
+        text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
+    let message = lines.join(" ");
+    let message = message.strip_prefix("error: ").unwrap_or(&message);
     let failure = Failure::usage(message);
     eprintln!("{}", render::failure(&failure, true));
     failure.exit().into()

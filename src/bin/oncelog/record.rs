@@ -1,6 +1,7 @@
 //! A record as it is shown: its kind, its payload, and what a message says of itself.
 
 use oncelog::Record;
+use oncelog_format::control::ControlRecord;
 use oncelog_format::frame::{KIND_CONTROL, KIND_MESSAGE, KIND_RECORD};
 use oncelog_format::message::{
     BroadcastHeader, CHUNK_INDEX, CHUNK_TOTAL, LastConfirmed, Message, MessageType, Property,
@@ -9,9 +10,6 @@ use oncelog_format::message::{
 use serde_json::{Value, json};
 
 use crate::render;
-
-/// Property of a message: its type.
-pub(crate) const TYPE: &str = MessageType::KEY;
 
 /// Property of a message: its vchannel.
 pub(crate) const VCHANNEL: &str = Vchannel::KEY;
@@ -55,6 +53,16 @@ pub(crate) fn message(record: &Record) -> Option<Message<'_>> {
         return None;
     }
     Message::decode(&record.payload).ok()
+}
+
+/// The type of a message, or of a control record.
+pub(crate) fn type_of(record: &Record) -> Option<String> {
+    if record.kind == KIND_CONTROL {
+        return ControlRecord::decode(&record.payload)
+            .ok()
+            .map(|control| control.body.name().into());
+    }
+    text(&message(record)?, MessageType::KEY)
 }
 
 /// A property that is one text.

@@ -1,13 +1,17 @@
 //! `oncelog verify`: every checksum and rule of a store, a log or a segment.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use oncelog::{Finding, VerifySummary};
-use serde_json::json;
+use oncelog::broadcast::StoreView;
+use oncelog::io::Io;
+use oncelog::io::fs::FsIo;
+use oncelog::{Error, ErrorKind, Finding, Lsn, Severity, VerifySummary};
+use serde_json::{Value, json};
 
 use crate::failure::{Exit, Failure};
 use crate::logs::{self, Seen};
-use crate::render::{Out, count};
+use crate::render::{Out, things};
 
 /// Check every checksum and rule; never writes, works beside a live writer.
 #[derive(Debug, clap::Args)]
@@ -18,16 +22,73 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
     let mut out = Out::new(json);
-    let mut exit = Exit::Clean;
+    let place = logs::open(&args.path)?;
+    for finding in &place.findings {
+        if json {
+            out.object(&logs::finding_object(finding, ""))?;
+        } else {
+            out.line(&logs::finding_line(finding, ""))?;
+        }
+    }
+    let mut worst = place.severity();
     let mut totals = Vec::new();
-    for seen in logs::open(&args.path)? {
+    for seen in place.logs {
         let summary = verify(&seen, &mut out)?;
-        exit = exit.max(logs::strict_exit(summary.severity));
+        if logs::strict_exit(summary.severity) > logs::strict_exit(worst) {
+            worst = summary.severity;
+        }
         totals.push((seen, summary));
     }
-    print(&totals, &mut out)?;
+    // Damage within a log was told.
+    if place.is_store
+        && worst < Severity::Unsupported
+        && let Some((severity, error)) = store_damage(&args.path)?
+    {
+        print_store(severity, &error, &mut out)?;
+        worst = severity;
+    }
+    for (seen, summary) in &totals {
+        print(seen, summary, &mut out)?;
+    }
+    if place.is_store && json {
+        out.object(&whole(&totals, worst))?;
+    } else if place.is_store {
+        out.line(&format!("store: {}", logs::status(worst)))?;
+    }
     out.flush()?;
-    Ok(exit)
+    Ok(logs::strict_exit(worst))
+}
+
+/// What keeps writers out of a store although each of its logs may be whole: its lock file, a log
+/// that is gone, a control record that does not decode.
+fn store_damage(path: &Path) -> Result<Option<(Severity, Error)>, Failure> {
+    let io: Arc<dyn Io> = Arc::new(FsIo::new());
+    let seen = StoreView::open(path, io).and_then(|view| view.pchannels());
+    let Err(error) = seen else { return Ok(None) };
+    match error.kind() {
+        ErrorKind::Corrupt => Ok(Some((Severity::Corrupt, error))),
+        ErrorKind::Unsupported => Ok(Some((Severity::Unsupported, error))),
+        // Its making was cut off.
+        ErrorKind::InvalidInput => Ok(None),
+        _ => Err(error.into()),
+    }
+}
+
+fn print_store(severity: Severity, error: &Error, out: &mut Out) -> Result<(), Failure> {
+    let (word, consequence) = (logs::severity(severity), "writers refuse the store");
+    if !out.is_json() {
+        return out.line(&format!("{word:<11} {error}; {consequence}"));
+    }
+    out.object(&json!({
+        "kind": "store_damaged",
+        "severity": word,
+        "segment": error.path().map(|path| path.display().to_string()),
+        "offset": error.offset(),
+        "lsn": error.lsn(),
+        "expected": "",
+        "found": error.to_string(),
+        "consequence": consequence,
+    }))
 }
 
 /// Prints the findings of one log.
@@ -46,47 +107,42 @@ fn verify(seen: &Seen, out: &mut Out) -> Result<VerifySummary, Failure> {
     Ok(summary)
 }
 
-/// The summaries of several logs, then the one of all: a worst status, sums, and no LSNs.
-fn print(totals: &[(Seen, VerifySummary)], out: &mut Out) -> Result<(), Failure> {
-    for (seen, summary) in totals {
+/// The summary of one log; of a store it is not the last line.
+fn print(seen: &Seen, summary: &VerifySummary, out: &mut Out) -> Result<(), Failure> {
+    let status = logs::status(summary.severity);
+    if out.is_json() {
         let mut object = serde_json::Map::new();
         seen.tag(&mut object);
-        object.insert("status".into(), json!(logs::status(summary.severity)));
+        object.insert("status".into(), json!(status));
         object.insert("segments".into(), json!(summary.segments));
         object.insert("records".into(), json!(summary.records));
-        object.insert("first_lsn".into(), json!(summary.first_lsn.map(oncelog::Lsn::get)));
-        object.insert("last_lsn".into(), json!(summary.last_lsn.map(oncelog::Lsn::get)));
-        object.insert("durable_lsn".into(), json!(summary.durable_lsn.map(oncelog::Lsn::get)));
-        if out.is_json() {
-            let key = if seen.name.is_empty() { "summary" } else { "log_summary" };
-            out.object(&json!({ key: object }))?;
-        } else {
-            let name = if seen.name.is_empty() { "log" } else { &seen.name };
-            out.line(&format!(
-                "{name}: {}, {} records in {} segments, LSN {} to {}, durable {}",
-                logs::status(summary.severity),
-                count(summary.records),
-                count(summary.segments),
-                shown(summary.first_lsn),
-                shown(summary.last_lsn),
-                shown(summary.durable_lsn),
-            ))?;
-        }
+        object.insert("first_lsn".into(), json!(summary.first_lsn.map(Lsn::get)));
+        object.insert("last_lsn".into(), json!(summary.last_lsn.map(Lsn::get)));
+        object.insert("durable_lsn".into(), json!(summary.durable_lsn.map(Lsn::get)));
+        let key = if seen.name.is_empty() { "summary" } else { "log_summary" };
+        return out.object(&json!({ key: object }));
     }
-    let several = totals.iter().any(|(seen, _)| !seen.name.is_empty());
-    if several && out.is_json() {
-        let worst = totals.iter().max_by_key(|(_, s)| logs::strict_exit(s.severity));
-        let status = worst.map_or("clean", |(_, s)| logs::status(s.severity));
-        let segments: u64 = totals.iter().map(|(_, s)| s.segments).sum();
-        let records: u64 = totals.iter().map(|(_, s)| s.records).sum();
-        out.object(&json!({ "summary": {
-            "status": status, "segments": segments, "records": records,
-            "first_lsn": null, "last_lsn": null, "durable_lsn": null, "logs": totals.len(),
-        }}))?;
-    }
-    Ok(())
+    let name = if seen.name.is_empty() { "log" } else { &seen.name };
+    out.line(&format!(
+        "{name}: {status}, {} in {}, LSN {} to {}, durable {}",
+        things(summary.records, "record"),
+        things(summary.segments, "segment"),
+        shown(summary.first_lsn),
+        shown(summary.last_lsn),
+        shown(summary.durable_lsn),
+    ))
 }
 
-fn shown(lsn: Option<oncelog::Lsn>) -> String {
+/// The summary of a store: the worst status, sums, and no LSNs, which each log has of its own.
+fn whole(totals: &[(Seen, VerifySummary)], worst: Severity) -> Value {
+    let segments: u64 = totals.iter().map(|(_, summary)| summary.segments).sum();
+    let records: u64 = totals.iter().map(|(_, summary)| summary.records).sum();
+    json!({ "summary": {
+        "status": logs::status(worst), "segments": segments, "records": records,
+        "first_lsn": null, "last_lsn": null, "durable_lsn": null, "logs": totals.len(),
+    }})
+}
+
+fn shown(lsn: Option<Lsn>) -> String {
     lsn.map_or_else(|| "-".into(), |lsn| lsn.to_string())
 }

@@ -30,11 +30,7 @@ impl Fixture {
     }
 
     fn open(&self) -> (Imports, Broadcaster) {
-        let imports = Imports::new();
-        let options = StoreOptions::new().create(CreateMode::IfMissing);
-        let store = Store::open(self.store(), &options).unwrap();
-        let options = imports.types().into_iter().fold(Options::new(), Options::register);
-        (imports, Broadcaster::open(store, options).unwrap())
+        open_on(&self.io, &self.store(), 1, SLICE_ROWS).unwrap()
     }
 
     /// One call in a process of its own.
@@ -50,15 +46,37 @@ impl Fixture {
     }
 
     fn rows(&self, collection: &str) -> Vec<String> {
-        let target = self.dir.path().join("rows.jsonl");
-        let view = StoreView::open(self.store(), Arc::clone(&self.io)).unwrap();
-        let selection = ReplaySelection::new(Some(collection.to_owned()), None);
-        replay(&view, &selection, &self.io, &target, &mut |_, _| {}).unwrap();
-        std::fs::read_to_string(target).unwrap().lines().map(str::to_owned).collect()
+        rows_on(&self.io, &self.store(), collection)
     }
 }
 
-fn request(collection: &str, files: &[&Path]) -> ImportRequest {
+/// Opens a store as a process of its own does.
+pub(super) fn open_on(
+    io: &Arc<dyn Io>,
+    dir: &Path,
+    pchannels: usize,
+    slice_rows: u32,
+) -> Result<(Imports, Broadcaster)> {
+    let imports = Imports::with_slice_rows(slice_rows);
+    let names = (0..pchannels).map(|n| format!("p{n}")).collect();
+    let options = StoreOptions::new().create(CreateMode::IfMissing).io(Arc::clone(io));
+    let store = Store::open(dir, &options.pchannels(names))?;
+    let options = imports.types().into_iter().fold(Options::new(), Options::register);
+    Ok((imports, Broadcaster::open(store, options)?))
+}
+
+/// The rows of a collection as JSON.
+pub(super) fn rows_on(io: &Arc<dyn Io>, dir: &Path, collection: &str) -> Vec<String> {
+    let out = tempfile::tempdir().unwrap();
+    let target = out.path().join("rows.jsonl");
+    let view = StoreView::open(dir, Arc::clone(io)).unwrap();
+    let selection = ReplaySelection::new(Some(collection.to_owned()), None);
+    let files: Arc<dyn Io> = Arc::new(FsIo::new());
+    replay(&view, &selection, &files, &target, &mut |_, _| {}).unwrap();
+    std::fs::read_to_string(target).unwrap().lines().map(str::to_owned).collect()
+}
+
+pub(super) fn request(collection: &str, files: &[&Path]) -> ImportRequest {
     ImportRequest::new(collection, files.iter().map(|path| path.to_path_buf()).collect())
 }
 
@@ -191,6 +209,19 @@ fn csv_takes_the_types_that_the_collection_has() {
 }
 
 #[test]
+fn json_files_of_a_collection_agree_on_the_types_of_numbers() {
+    let fixture = Fixture::new();
+    let whole = fixture.file("a.jsonl", "{\"n\":1}\n");
+    let parts = fixture.file("b.jsonl", "{\"n\":0.5}\n");
+    let large = fixture.file("c.jsonl", "{\"n\":9007199254740993}\n");
+    fixture.import(request("c", &[&whole, &parts]), None).unwrap();
+    fixture.import(request("c", &[&whole]), None).unwrap();
+    fixture.import(request("c", &[&large]), None).unwrap();
+    let expect = [r#"{"n":1.0}"#, r#"{"n":0.5}"#, r#"{"n":1.0}"#, r#"{"n":9007199254740993}"#];
+    assert_eq!(fixture.rows("c"), expect);
+}
+
+#[test]
 fn a_cancelled_job_is_aborted() {
     let fixture = Fixture::new();
     let path =
@@ -224,4 +255,22 @@ fn a_wait_that_is_over_leaves_the_job_running() {
     let whole = ImportCall::of("p").key(Some("k".to_owned()));
     assert_eq!(fixture.call(request("c", &[&path]), &whole).unwrap().rows, 50_000);
     assert_eq!(fixture.rows("c").len(), 100_000);
+}
+
+/// Whoever followed second, without a limit, never came back.
+#[test]
+fn a_follower_of_a_closed_store_is_told() {
+    let fixture = Fixture::new();
+    let rows: String = (0..300_000).map(|n| format!("{n}\n")).collect();
+    let file = fixture.file("n.csv", &format!("n\n{rows}"));
+    let (imports, broadcaster) = fixture.open();
+    let request = ImportRequest::new("c", vec![file]);
+    let answer = imports.submit(&broadcaster, request, &ImportCall::of("default")).unwrap();
+    broadcaster.close().unwrap();
+    let jobs = broadcaster.jobs();
+    assert!(jobs.get(answer.id).unwrap().over.is_none(), "the job outran the close");
+    for _ in 0..2 {
+        let told = imports.follow(&jobs, answer.id, &|| None, &mut |_| {});
+        assert_eq!(told.unwrap_err().kind(), ErrorKind::Closed);
+    }
 }

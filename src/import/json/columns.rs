@@ -122,6 +122,29 @@ impl Kinds {
         };
     }
 
+    /// The values that a column of a collection has: of numbers, whether they are floats.
+    pub(crate) fn expected(field: &Field) -> Self {
+        Self(if field.data_type() == &DataType::Float64 { Self::FLOAT } else { 0 })
+    }
+
+    /// Whether all values are numbers.
+    fn is_numeric(self) -> bool {
+        self.0 != 0
+            && matches!(self.column_type(), ColumnType::I64 | ColumnType::U64 | ColumnType::F64)
+    }
+
+    /// The same, as the column of a collection takes them: integers that are exact as floats do
+    /// not make it a column of another type.
+    pub(crate) fn within(mut self, expected: Self) -> Self {
+        if self.is_numeric() {
+            let widened = Self(self.0 | expected.0);
+            if widened.column_type() != ColumnType::Json {
+                self = widened;
+            }
+        }
+        self
+    }
+
     /// Takes the values of the same column of another source into account.
     pub(crate) fn merge(&mut self, other: Self) {
         self.0 |= other.0;
@@ -144,6 +167,18 @@ impl Kinds {
             _ => ColumnType::I64,
         }
     }
+}
+
+/// The schema of columns, each with the values that any of the sources has in it.
+pub(crate) fn schema_among(
+    schema: &Schema,
+    kinds: &[Kinds],
+    all: &HashMap<String, Kinds>,
+) -> SchemaRef {
+    let names: Vec<String> = schema.fields().iter().map(|field| field.name().clone()).collect();
+    let merged = names.iter().zip(kinds);
+    let merged = merged.map(|(name, own)| all.get(name).copied().unwrap_or(*own));
+    schema_of(&names, &merged.collect::<Vec<_>>())
 }
 
 fn inexact(magnitude: u64) -> u8 {

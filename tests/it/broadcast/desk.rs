@@ -7,8 +7,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use oncelog::broadcast::{
-    AckMode, Answer, BroadcastId, Broadcaster, MessageType, Options, Request, Scope, StoreView,
-    Task, Verdict,
+    AckMode, Answer, BroadcastId, Broadcaster, MessageType, Options, Request, Scope, State,
+    StoreView, Task, Verdict,
 };
 use oncelog::testing::{Machine, MemIo};
 use oncelog::{Clock, CreateMode, Result, Store, StoreOptions};
@@ -47,7 +47,11 @@ impl Clock for Hands {
     }
 }
 
+/// Longest time that a callback is held.
+const HELD_MAX: Duration = Duration::from_secs(10);
+
 type Step = Box<dyn FnOnce(&Task) -> Verdict + Send>;
+type Check = Box<dyn FnOnce() -> Result<()> + Send>;
 
 /// A message type that does what the test says, and else is done.
 pub(crate) struct Script {
@@ -59,6 +63,8 @@ pub(crate) struct Script {
 #[derive(Default)]
 struct Said {
     steps: VecDeque<Step>,
+    validations: VecDeque<Check>,
+    rechecks: VecDeque<Check>,
     for_ever: bool,
     effects: Vec<BroadcastId>,
     calls: u64,
@@ -84,6 +90,16 @@ impl Script {
 
     pub(crate) fn then(&self, step: impl FnOnce(&Task) -> Verdict + Send + 'static) {
         self.said.lock().unwrap().steps.push_back(Box::new(step));
+    }
+
+    /// What the validation of the next request says.
+    pub(crate) fn validates(&self, check: impl FnOnce() -> Result<()> + Send + 'static) {
+        self.said.lock().unwrap().validations.push_back(Box::new(check));
+    }
+
+    /// What the check under the locks of the next request says.
+    pub(crate) fn rechecks(&self, check: impl FnOnce() -> Result<()> + Send + 'static) {
+        self.said.lock().unwrap().rechecks.push_back(Box::new(check));
     }
 
     pub(crate) fn next(&self, verdict: Verdict) {
@@ -136,11 +152,23 @@ impl MessageType for Script {
         self.ack_mode
     }
 
+    fn validate(&self, _request: &Request) -> Result<()> {
+        let check = self.said.lock().unwrap().validations.pop_front();
+        check.map_or(Ok(()), |check| check())
+    }
+
+    fn recheck(&self, _request: &Request, _state: &State) -> Result<()> {
+        let check = self.said.lock().unwrap().rechecks.pop_front();
+        check.map_or(Ok(()), |check| check())
+    }
+
     fn apply(&self, task: &Task) -> Verdict {
         let mut said = self.said.lock().unwrap();
         said.calls += 1;
         self.turned.notify_all();
-        said = self.turned.wait_while(said, |said| said.is_held).unwrap();
+        // A test that fails lets nobody go.
+        let held = self.turned.wait_timeout_while(said, HELD_MAX, |said| said.is_held);
+        said = held.unwrap().0;
         let verdict = match said.steps.pop_front() {
             Some(step) => {
                 drop(said);

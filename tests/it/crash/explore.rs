@@ -8,7 +8,7 @@ use oncelog::testing::{Dice, Machine, survivors};
 use oncelog::{ErrorKind, Lsn};
 
 use super::drive::{DIR, Driver, Op, Point, open_full, segments};
-use super::oracle::{End, Oracle};
+use super::oracle::{End, Oracle, count_of};
 use super::workload::Workload;
 
 /// Ways in which a power loss is played at a point of the workload, and at one of a recovery.
@@ -121,11 +121,11 @@ impl Explorer {
         // Recovery is crashed again behind one kill of three and one power loss of twenty-four, by
         // the digest, so that every run plays the same.
         let one_of = if end == End::Power { 24 } else { 3 };
-        let again = depth + 1 < self.ways.len() && digest % one_of == 0;
+        let again = depth + 1 < self.ways.len() && digest.is_multiple_of(one_of);
         let mut driver = Driver::new(machine.clone(), oracle.clone(), seed, again);
         driver.open(end)?;
         // As long as the record that was lost, so that stale frames behind it would fit.
-        let lost = driver.last_lsn() as usize;
+        let lost = count_of(driver.last_lsn());
         let len = oracle.history.get(lost).map_or(20, |rec| rec.payload.len());
         driver.step(&Op::Space(None))?;
         driver.step(&Op::Synced(vec![len])).map_err(|e| format!("append after it: {e}"))?;
@@ -136,7 +136,7 @@ impl Explorer {
             self.point(point, depth + 1, &mut dice)
                 .map_err(|e| format!("crash again before {:?}, point {k}: {e}", point.kind))?;
         }
-        if again || digest % 8 == 0 {
+        if again || digest.is_multiple_of(8) {
             let lost = last.machine.power_loss(&last.machine.unsynced(), &[]);
             self.openings += 1;
             Driver::new(lost, last.oracle.clone(), seed, false)

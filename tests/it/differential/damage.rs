@@ -10,10 +10,10 @@ pub(super) fn damage(directory: &mut Directory, dice: &mut Dice) -> String {
     match dice.below(10) {
         0 => damage_lock(directory, dice),
         1 => damage_names(directory, dice),
-        2 | 3 => pick(directory, dice, reseal_slot),
-        4 => pick(directory, dice, reseal_header),
-        5 | 6 => pick(directory, dice, reseal_frame),
-        7 => pick(directory, dice, reseal_footer),
+        2 | 3 => pick(directory, dice, |file, dice| reseal_slot(file, dice)),
+        4 => pick(directory, dice, |file, dice| reseal_header(file, dice)),
+        5 | 6 => pick(directory, dice, |file, dice| reseal_frame(file, dice)),
+        7 => pick(directory, dice, |file, dice| reseal_footer(file, dice)),
         _ => pick(directory, dice, damage_bytes),
     }
 }
@@ -186,7 +186,7 @@ fn near(dice: &mut Dice, value: u64) -> u64 {
 }
 
 /// A slot that says something else under a checksum that holds.
-fn reseal_slot(file: &mut Vec<u8>, dice: &mut Dice) -> String {
+fn reseal_slot(file: &mut [u8], dice: &mut Dice) -> String {
     let slot_at = if dice.once_in(2) { 4096 } else { 8192 };
     let field = [8, 16, 24, 32, 120][dice.index(5)];
     let new = near(dice, number(file, slot_at + field));
@@ -199,7 +199,7 @@ fn reseal_slot(file: &mut Vec<u8>, dice: &mut Dice) -> String {
 }
 
 /// A header that says something else under a checksum that holds; its copies may follow it.
-fn reseal_header(file: &mut Vec<u8>, dice: &mut Dice) -> String {
+fn reseal_header(file: &mut [u8], dice: &mut Dice) -> String {
     let fields = [(8, 2), (10, 2), (12, 4), (16, 4), (20, 4), (24, 8), (40, 8), (48, 8)];
     let all = [&fields[..], &[(56, 8), (64, 8), (72, 4)]].concat();
     let (field, width) = all[dice.index(all.len())];
@@ -223,7 +223,7 @@ fn reseal_header(file: &mut Vec<u8>, dice: &mut Dice) -> String {
 }
 
 /// A frame that says something else under checksums that hold, or under one of the two.
-fn reseal_frame(file: &mut Vec<u8>, dice: &mut Dice) -> String {
+fn reseal_frame(file: &mut [u8], dice: &mut Dice) -> String {
     let salt = number(file, 56);
     let places = (12_288..file.len()).step_by(8);
     let frames: Vec<_> =
@@ -247,7 +247,7 @@ fn reseal_frame(file: &mut Vec<u8>, dice: &mut Dice) -> String {
 }
 
 /// A footer that says something else under a checksum that holds.
-fn reseal_footer(file: &mut Vec<u8>, dice: &mut Dice) -> String {
+fn reseal_footer(file: &mut [u8], dice: &mut Dice) -> String {
     let salt = number(file, 56);
     let length = file.len().checked_sub(16).map_or(0, |at| number(file, at) & 0xFFFF_FFFF);
     let length = usize::try_from(length).unwrap_or(0);

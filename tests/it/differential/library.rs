@@ -174,10 +174,10 @@ pub(super) struct Written {
     pub(super) after: Machine,
 }
 
-/// Opens the log as a writer that reads every frame, appends a record, and closes.
-pub(super) fn write(machine: &Machine, record: &[u8]) -> Result<Written, ErrorKind> {
+/// Opens the log as a writer, reads all, appends a record, and closes.
+pub(super) fn write(machine: &Machine, check: Check, record: &[u8]) -> Result<Written, ErrorKind> {
     let io = MemIo::new(machine.clone());
-    let opened = Log::open(DIR, &options(&io).check(Check::Full));
+    let opened = Log::open(DIR, &options(&io).check(check));
     let (log, report) = opened.map_err(|error| error.kind())?;
     let RecoveryReport { oldest_lsn, proven_lsn, last_lsn, torn, .. } = report;
     let mut records = Vec::new();

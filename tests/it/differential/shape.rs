@@ -72,7 +72,7 @@ pub(super) fn forged(dice: &mut Dice, odds: u64) -> Directory {
         } else {
             writer.seal(&mut forge, dice, odds);
         }
-        let _ = write!(writer.story, " segment {number} {} bytes,", forge.file.len());
+        write!(writer.story, " segment {number} {} bytes,", forge.file.len()).unwrap();
         segments.push(forge);
     }
     let trimmed = segments
@@ -82,7 +82,7 @@ pub(super) fn forged(dice: &mut Dice, odds: u64) -> Directory {
         .count();
     let removed = dice.index(trimmed + 1);
     let files = segments.into_iter().skip(removed).map(Forge::done).collect();
-    let _ = write!(writer.story, " the first {removed} removed, oldest {}", writer.oldest);
+    write!(writer.story, " the first {removed} removed, oldest {}", writer.oldest).unwrap();
     Directory { files, lock: Some(lock_with(UUID)), story: writer.story }
 }
 

@@ -69,7 +69,7 @@ fn step(log: &Log, io: &MemIo, dice: &mut Dice, story: &mut String) {
             if let Some(to) = oncelog::Lsn::new(to) {
                 log.trim(to).unwrap();
             }
-            let _ = write!(story, " trim {to};");
+            write!(story, " trim {to};").unwrap();
         }
         _ => {
             let largest = if dice.once_in(3) { 20_000 } else { 200 };
@@ -84,10 +84,10 @@ fn step(log: &Log, io: &MemIo, dice: &mut Dice, story: &mut String) {
                 .collect();
             let records: Vec<&[u8]> = payloads.iter().map(Vec::as_slice).collect();
             let batch = Batch { kind: RecordKind::RECORD, records: &records };
-            let synced = what % 2 == 0;
+            let synced = what.is_multiple_of(2);
             let durability = if synced { Durability::Synced } else { Durability::Buffered };
             let lsns = log.append_batch(batch, durability).unwrap();
-            let _ = write!(story, " {}..{} synced {synced};", lsns.first.get(), lsns.last.get());
+            write!(story, " {}..{} synced {synced};", lsns.first.get(), lsns.last.get()).unwrap();
         }
     }
 }

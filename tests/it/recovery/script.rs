@@ -255,7 +255,12 @@ impl Script {
     fn header(&self, segment: &str, field: &str, value: u64) -> Outcome<()> {
         let path = self.segment(segment)?;
         let mut bytes = self.io.machine().bytes(&path).map_err(text)?;
-        let mut header = SegmentHeader::decode(&bytes).map_err(text)?;
+        // It may be of another version, from a step before.
+        let mut known = bytes[..80].to_vec();
+        (known[8], known[12]) = (1, 0);
+        let crc = crc32(&known[..76]);
+        known[76..].copy_from_slice(&crc.to_le_bytes());
+        let mut header = SegmentHeader::decode(&known).map_err(text)?;
         match field {
             "number" => header.number = value,
             "uuid" => header.uuid = Uuid([u8::try_from(value).map_err(text)?; 16]),

@@ -1,0 +1,110 @@
+//! What control says besides broadcasts: vchannels, collections, the policy in force.
+
+use std::sync::Arc;
+
+use oncelog_format::control::{Body, Channel, Collection, PolicyRecord};
+use oncelog_format::limits::VCHANNEL_NAME_LEN_MAX;
+
+use super::core::{Core, Inner};
+use super::options::CollectionSpec;
+use super::policy::Policy;
+use super::refusal;
+use super::state::State;
+use crate::error::{ErrorKind, Result};
+
+impl Inner {
+    /// Records the policy in force where another one was recorded last.
+    pub(super) fn note_policy(&self) -> Result<()> {
+        let mut core = self.lock();
+        let record: PolicyRecord = core.policy.record();
+        if core.state.policy() == Some(&record) {
+            return Ok(());
+        }
+        match self.hand_over(&mut core, vec![Body::Policy(record)]) {
+            Ok((pending, _)) => {
+                drop(core);
+                self.settle(pending)
+            }
+            // Opening needs no free byte; the policy holds in this process all the same.
+            Err(e) if e.kind() == ErrorKind::StoreFull => Ok(()),
+            Err(e) => Err(e),
+        }
+    }
+
+    pub(super) fn missing_vchannels(&self, core: &Core, names: &[String]) -> Result<Vec<Body>> {
+        let max = usize::try_from(VCHANNEL_NAME_LEN_MAX).unwrap_or(usize::MAX);
+        let mut missing: Vec<&String> = Vec::new();
+        for name in names {
+            if name.is_empty() || name.len() > max {
+                let len = name.len();
+                let message = format!("a vchannel: expected 1 to {max} bytes, found {len}");
+                return Err(refusal::invalid(message));
+            }
+            if core.state.pchannel_of(name).is_none() && !missing.contains(&name) {
+                missing.push(name);
+            }
+        }
+        let pchannels: Vec<&str> = self.store.pchannels().collect();
+        let begin = core.state.vchannels().count();
+        let round = pchannels.iter().cycle().skip(begin % pchannels.len().max(1));
+        let record = |(vchannel, pchannel): (&String, &&str)| {
+            let (vchannel, pchannel) = (vchannel.clone(), (*pchannel).to_owned());
+            Body::Channel(Channel { vchannel, pchannel })
+        };
+        Ok(missing.into_iter().zip(round).map(record).collect())
+    }
+
+    pub(super) fn ensure_collection(&self, spec: &CollectionSpec) -> Result<Arc<Collection>> {
+        if spec.name.is_empty() || spec.vchannels.is_empty() {
+            return Err(refusal::invalid("a collection needs a name and a vchannel"));
+        }
+        let mut core = self.lock();
+        core.usable()?;
+        if let Some(found) = core.state.collection_named(&spec.name) {
+            let found = Arc::clone(found);
+            drop(core);
+            self.settle_before()?;
+            return Ok(found);
+        }
+        let mut bodies = self.missing_vchannels(&core, &spec.vchannels)?;
+        let collection = Arc::new(Collection {
+            id: core.state.next_collection_id(),
+            name: spec.name.clone(),
+            generation: 0,
+            schema: spec.schema.clone(),
+            primary_key: spec.primary_key.clone(),
+            partition_function: 1,
+            partition_version: 1,
+            vchannels: spec.vchannels.clone(),
+        });
+        bodies.push(Body::Collection(Arc::clone(&collection)));
+        let (pending, _) = self.hand_over(&mut core, bodies)?;
+        drop(core);
+        self.settle(pending)?;
+        Ok(collection)
+    }
+
+    pub(super) fn update_collection(&self, collection: Collection) -> Result<()> {
+        let mut core = self.lock();
+        core.usable()?;
+        if core.state.collection(collection.id).is_none() {
+            return Err(refusal::invalid(format!("unknown collection {}", collection.id)));
+        }
+        let body = Body::Collection(Arc::new(collection));
+        let (pending, _) = self.hand_over(&mut core, vec![body])?;
+        drop(core);
+        self.settle(pending)
+    }
+}
+
+pub(super) fn check_policy(policy: &Policy, state: &State) -> Result<()> {
+    let mut broken = policy.violations();
+    broken.extend(policy.violations_against(state));
+    if broken.is_empty() {
+        return Ok(());
+    }
+    let fields = broken.iter().map(|violation| violation.name.clone()).collect();
+    let lines: Vec<String> = broken.iter().map(ToString::to_string).collect();
+    Err(refusal::invalid(format!("the policy is refused: {}", lines.join("; ")))
+        .with_fields(fields))
+}

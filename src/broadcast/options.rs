@@ -1,0 +1,82 @@
+//! How a broadcaster is opened, and what a collection is made of.
+
+use std::sync::Arc;
+
+use super::kind::MessageType;
+use super::policy::Policy;
+
+/// Jobs at once by default.
+const JOB_SLOTS_MAX: usize = 1_024;
+
+/// Threads that bring tasks to their end, by default.
+const WORKER_COUNT: usize = 8;
+
+/// How a broadcaster is opened.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub(crate) policy: Policy,
+    pub(crate) types: Vec<Arc<dyn MessageType>>,
+    pub(crate) job_slots_max: usize,
+    pub(crate) worker_count: usize,
+}
+
+impl Options {
+    /// The default policy, no type but [`super::Noop`], 1,024 job slots, 8 workers.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            policy: Policy::default(),
+            types: Vec::new(),
+            job_slots_max: JOB_SLOTS_MAX,
+            worker_count: WORKER_COUNT,
+        }
+    }
+
+    /// Sets the retention policy.
+    #[must_use]
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// Registers a message type.
+    #[must_use]
+    pub fn register(mut self, kind: Arc<dyn MessageType>) -> Self {
+        self.types.push(kind);
+        self
+    }
+
+    /// Sets the most jobs at once, at least 1.
+    #[must_use]
+    pub fn job_slots_max(mut self, count: usize) -> Self {
+        self.job_slots_max = count;
+        self
+    }
+
+    /// Sets the threads that bring tasks to their end, at least 1.
+    #[must_use]
+    pub fn worker_count(mut self, count: usize) -> Self {
+        self.worker_count = count;
+        self
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What a collection is to be made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::exhaustive_structs, reason = "built by the caller")]
+pub struct CollectionSpec {
+    /// Its name.
+    pub name: String,
+    /// Its schema, opaque here; may be empty.
+    pub schema: Vec<u8>,
+    /// The field that rows are identified by.
+    pub primary_key: Option<String>,
+    /// Its vchannels; those that do not exist are made.
+    pub vchannels: Vec<String>,
+}

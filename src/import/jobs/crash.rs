@@ -1,0 +1,110 @@
+//! An import on a file system that stops at any persistence point and loses any unsynced part: the
+//! same call afterwards ends with every row once.
+
+use std::path::Path;
+use std::sync::mpsc;
+
+use super::tests::{open_on, request, rows_on};
+use super::*;
+use crate::io::fault::{Dice, Fault, Which};
+use crate::io::mem::{Machine, MemIo, survivors};
+
+const STORE: &str = "/store";
+
+/// Vchannels, pchannels: a slice is a batch on each of the latter.
+const SPREAD: (u32, usize) = (3, 2);
+
+/// Longest pause between two looks at whether the process has stopped.
+const LOOK: Duration = Duration::from_millis(2);
+
+fn import_on(io: &MemIo, file: &Path, wait: Option<Duration>) -> Result<ImportReport> {
+    let files: Arc<dyn crate::io::Io> = Arc::new(io.clone());
+    let (imports, broadcaster) = open_on(&files, Path::new(STORE), SPREAD.1, 2)?;
+    let asked = request("c", &[file]).vchannels(Some(SPREAD.0));
+    let call = ImportCall::of("p").key(Some("k".to_owned())).wait(wait);
+    let (ended, end) = mpsc::channel();
+    thread::scope(|scope| {
+        scope.spawn(|| ended.send(imports.run(&broadcaster, asked, &call, &mut |_| {})).unwrap());
+        loop {
+            match end.recv_timeout(LOOK) {
+                Ok(report) => {
+                    drop(broadcaster.close());
+                    return report;
+                }
+                // A process that stopped is not there to retry: closing ends its waits.
+                Err(_) if io.is_stopped() => drop(broadcaster.close()),
+                Err(_) => {}
+            }
+        }
+    })
+}
+
+#[track_caller]
+fn check_whole(io: &MemIo, file: &Path, expect: &[String], what: &str) {
+    let report = import_on(io, file, None).unwrap_or_else(|e| panic!("{what}: {e:?}"));
+    assert_eq!((report.phase, report.rows), (JobPhase::Completed, 7), "{what}: {report:?}");
+    let io: Arc<dyn crate::io::Io> = Arc::new(io.clone());
+    assert_eq!(rows_on(&io, Path::new(STORE), "c"), expect, "{what}");
+}
+
+/// Imports with a stop at the `nth` persistence point; the machine, or `None` when it never came.
+fn stopped_at(machine: &Machine, nth: u64, file: &Path) -> Option<Machine> {
+    let io = MemIo::new(machine.clone());
+    io.arm(Which::Persist, nth, 1, Fault::Stop);
+    let report = import_on(&io, file, None);
+    if !io.is_stopped() {
+        report.unwrap();
+        return None;
+    }
+    Some(io.machine())
+}
+
+#[test]
+fn an_import_that_is_stopped_anywhere_has_every_row_once_after_its_retry() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("a.csv");
+    std::fs::write(&file, "n\n0\n1\n2\n3\n4\n5\n6\n").unwrap();
+    let expect: Vec<String> = (0..7).map(|n| format!("{{\"n\":\"{n}\"}}")).collect();
+    let mut dice = Dice::new(7);
+    let mut points = 0;
+    for nth in 1.. {
+        let Some(killed) = stopped_at(&Machine::new(), nth, &file) else { break };
+        points += 1;
+        check_whole(&MemIo::new(killed.clone()), &file, &expect, &format!("killed at {nth}"));
+        let unsynced = killed.unsynced();
+        for (way, left) in survivors(&unsynced, 2, &mut dice).iter().enumerate() {
+            let lost = killed.power_loss(&unsynced, left);
+            let what = format!("power lost at {nth}, way {way}");
+            // Every other one is stopped a second time.
+            let again = if dice.below(2) == 0 {
+                stopped_at(&lost, 1 + dice.below(40), &file)
+            } else {
+                None
+            };
+            check_whole(&MemIo::new(again.unwrap_or(lost)), &file, &expect, &what);
+        }
+    }
+    assert!(points > 40, "only {points} points");
+}
+
+#[test]
+fn a_full_disk_stops_an_import_and_space_lets_it_go_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("a.csv");
+    std::fs::write(&file, "n\n0\n1\n2\n3\n4\n5\n6\n").unwrap();
+    let expect: Vec<String> = (0..7).map(|n| format!("{{\"n\":\"{n}\"}}")).collect();
+    let mut refusals = 0;
+    for blocks in (0..4000).step_by(97) {
+        let io = MemIo::new(Machine::new());
+        io.set_free_blocks(Some(blocks));
+        let Err(error) = import_on(&io, &file, Some(Duration::from_millis(500))) else { break };
+        refusals += 1;
+        assert!(
+            matches!(error.kind(), ErrorKind::StoreFull | ErrorKind::Io),
+            "{blocks}: {error:?}"
+        );
+        io.set_free_blocks(None);
+        check_whole(&io, &file, &expect, &format!("{blocks} free blocks"));
+    }
+    assert!(refusals > 2, "only {refusals}");
+}
