@@ -12,7 +12,7 @@ use super::oracle::{End, Oracle, count_of};
 use super::workload::Workload;
 
 /// Ways in which a power loss is played at a point of the workload, and at one of a recovery.
-pub(crate) const WAYS: [usize; 2] = [48, 3];
+pub(crate) const WAYS: [usize; 2] = [64, 3];
 
 /// Everything that was seen, and how much of it.
 #[derive(Debug)]
