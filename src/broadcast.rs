@@ -27,6 +27,7 @@ mod catalogue;
 mod copies;
 mod core;
 mod fingerprint;
+mod front;
 mod jobs;
 mod keys;
 mod kind;
