@@ -229,3 +229,11 @@ fn jobs_name_one_and_refuse_an_unknown_one() {
     let late = run(&["jobs", "cancel", &store, id, "--json"], b"");
     assert_eq!((late.code, &late.objects()[0]["state"]), (1, &"Completed".into()));
 }
+
+#[test]
+fn a_payload_that_is_no_import_is_a_wrong_call_and_no_damage() {
+    let (_dir, store) = fresh("store");
+    let args = ["broadcast", &store, "--type", "Import", "--vchannels", "a", "--json"];
+    let refused = run(&args, b"");
+    assert_eq!((refused.code, refused.error()["kind"].as_str()), (2, Some("InvalidInput")));
+}
