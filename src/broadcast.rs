@@ -237,7 +237,8 @@ impl Broadcaster {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for a vchannel that gets no copy; `StoreFull`, `Poisoned`, `Closed`.
+    /// `InvalidInput` for a vchannel that gets no copy; `InFlight` while it is not known yet that
+    /// the copy stands; `StoreFull`, `Poisoned`, `Closed`.
     ///
     /// # Durability
     ///

@@ -8,6 +8,7 @@
 //! It does not know what a record means, and it retries nothing.
 
 mod background;
+mod behind;
 pub(crate) mod dir;
 mod end;
 pub(crate) mod facts;

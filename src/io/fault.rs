@@ -91,9 +91,10 @@ impl Which {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The call fails with this error number of the system and does nothing else, but for a sync:
-    /// there any part of what was unsynced has reached the disk, and all of it counts as synced,
-    /// unless the error is `EINTR`.
+    /// The call fails with this error number of the system and does nothing else, unless it is a
+    /// write or a sync and the number is not `EINTR`: some begin of the bytes was written, and
+    /// respectively any part of what was unsynced has reached the disk and all of it counts as
+    /// synced.
     Error(i32),
     /// A write takes this many bytes at most, and so does a read, but for one byte; other calls are
     /// not touched.
