@@ -13,6 +13,7 @@ pub(crate) mod dir;
 mod end;
 pub(crate) mod facts;
 mod finding;
+pub(crate) mod front;
 mod group;
 mod open;
 mod options;

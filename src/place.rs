@@ -130,12 +130,14 @@ fn store_logs(io: &dyn Io, path: &Path) -> Result<Vec<(String, PathBuf)>> {
     if is_dir(&channels)? {
         let entries =
             io.list(&channels).map_err(|e| Error::io("cannot list the directory", &channels, e))?;
-        let mut names: Vec<_> =
-            entries.into_iter().filter(|e| e.kind == EntryKind::Dir).map(|e| e.name).collect();
+        let mut names: Vec<_> = entries.into_iter().map(|e| e.name).collect();
         names.sort();
         for name in names {
-            let shown = format!("{CHANNELS}/{}", name.to_string_lossy());
-            logs.push((shown, channels.join(name)));
+            // A writer follows a link to a directory on another disk, so readers do.
+            if is_dir(&channels.join(&name))? {
+                let shown = format!("{CHANNELS}/{}", name.to_string_lossy());
+                logs.push((shown, channels.join(name)));
+            }
         }
     }
     Ok(logs)

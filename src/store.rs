@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use oncelog_format::control::ControlRecord;
 use oncelog_format::lock::LOCK_CONTENT_LEN;
-use oncelog_format::{DecodeErrorKind, Owner, Uuid, decode_lock, limits};
+use oncelog_format::{DecodeErrorKind, Owner, Uuid, decode_lock, limits, parse_segment_name};
 
 use crate::channel::{ChannelLog, LocalChannel};
 use crate::clock::{Clock, ClockLimits, LogTime};
@@ -29,6 +29,12 @@ pub(crate) const CONTROL: &str = "control";
 
 /// The channels' logs, below the store's directory.
 pub(crate) const CHANNELS: &str = "channels";
+
+/// What is wrong where there is a control log and no lock file.
+pub(crate) const LOCK_GONE: &str = "the store has lost its lock file";
+
+/// What is wrong where control names a pchannel that is not there.
+pub(crate) const CHANNEL_GONE: &str = "the log of a pchannel is gone";
 
 /// The pchannel of a store that was not told others.
 const PCHANNEL: &str = "p0";
@@ -155,10 +161,8 @@ impl Store {
         }
         let time = Arc::new(LogTime::new(Arc::clone(&options.log.clock), options.clock_limits));
         let control_dir = dir.join(CONTROL);
-        let made = kind(&*io, &control_dir)?.is_some();
-        if found.is_some() && !made {
-            let what = "the control log is gone";
-            return Err(Error::new(ErrorKind::Corrupt, what).at_path(control_dir));
+        if found.is_some() {
+            expect_log(&*io, &control_dir, "the control log is gone")?;
         }
         let create = if found.is_some() { CreateMode::Never } else { CreateMode::IfMissing };
         let record_len_max = options.log.record_len_max.saturating_add(ACCEPTED_EXTRA);
@@ -203,15 +207,13 @@ impl Store {
         }
         let mut names: BTreeSet<String> = named.clone();
         names.extend(self.options.pchannels.iter().cloned());
-        let entries = list(&*io, &dir)?.into_iter().filter(|e| e.kind == EntryKind::Dir);
-        names.extend(entries.filter_map(|entry| entry.name.into_string().ok()));
+        names.extend(pchannel_dirs(&*io, &dir)?);
         for name in names {
             check_pchannel(&name)?;
             let path = dir.join(&name);
             let must_exist = named.contains(&name);
-            if must_exist && kind(&*io, &path)?.is_none() {
-                let what = "the log of a pchannel is gone";
-                return Err(Error::new(ErrorKind::Corrupt, what).at_path(path));
+            if must_exist {
+                expect_log(&*io, &path, CHANNEL_GONE)?;
             }
             let create = if must_exist { CreateMode::Never } else { CreateMode::IfMissing };
             let options = self.options.log.clone().create(create);
@@ -333,8 +335,7 @@ fn prepare(io: &dyn Io, dir: &Path, create: CreateMode) -> Result<()> {
                 return Ok(());
             }
             if entries.iter().any(|entry| entry.name == CONTROL) {
-                let what = "the store has lost its lock file";
-                return Err(Error::new(ErrorKind::Corrupt, what).at_path(dir));
+                return Err(Error::new(ErrorKind::Corrupt, LOCK_GONE).at_path(dir));
             }
             if !entries.is_empty() {
                 let what = "the directory holds something else";
@@ -387,6 +388,38 @@ fn check_pchannel(name: &str) -> Result<()> {
     Err(Error::new(ErrorKind::InvalidInput, what))
 }
 
+/// The directories below `channels/` that are a pchannel's: they hold a log, and others than that
+/// are nobody's affair.
+pub(crate) fn pchannel_dirs(io: &dyn Io, dir: &Path) -> Result<Vec<String>> {
+    let names = list(io, dir)?.into_iter().filter_map(|entry| entry.name.into_string().ok());
+    let mut found = Vec::new();
+    for name in names.filter(|name| check_pchannel(name).is_ok()) {
+        if holds_log(io, &dir.join(&name))? {
+            found.push(name);
+        }
+    }
+    Ok(found)
+}
+
+/// Fails as `Corrupt` where there is no trace of a log that was made.
+pub(crate) fn expect_log(io: &dyn Io, path: &Path, what: &'static str) -> Result<()> {
+    if holds_log(io, path)? {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Corrupt, what).at_path(path))
+}
+
+fn holds_log(io: &dyn Io, path: &Path) -> Result<bool> {
+    if kind(io, path)? != Some(EntryKind::Dir) {
+        return Ok(false);
+    }
+    let is_of_log = |entry: &DirEntry| {
+        let segment = entry.name.to_str().and_then(parse_segment_name);
+        entry.kind == EntryKind::File && (entry.name == "LOCK" || segment.is_some())
+    };
+    Ok(list(io, path)?.iter().any(is_of_log))
+}
+
 fn make_dir(io: &dyn Io, dir: &Path, name: &str) -> Result<()> {
     make_named(io, &dir.join(name))?;
     sync_dir(io, dir)
@@ -407,4 +440,34 @@ fn random_uuid(io: &dyn Io, dir: &Path) -> Result<Uuid> {
     let [.., last] = &mut bytes;
     *last |= 1;
     Ok(Uuid(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::thread;
+
+    use super::*;
+
+    /// Who lost the race to make the directory was told of an error of the system.
+    #[test]
+    fn rivals_that_make_one_store_are_told_that_it_is_busy() {
+        let home = tempfile::tempdir().unwrap();
+        let options = StoreOptions::new().create(CreateMode::IfMissing);
+        for round in 0..30 {
+            let dir = home.path().join(round.to_string());
+            let begin = Barrier::new(4);
+            let opened = thread::scope(|threads| {
+                let rival = || {
+                    begin.wait();
+                    Store::open(&dir, &options)
+                };
+                let rivals: Vec<_> = (0..4).map(|_| threads.spawn(rival)).collect();
+                // A store that was opened stays open until all have tried.
+                rivals.into_iter().map(|rival| rival.join().unwrap()).collect::<Vec<_>>()
+            });
+            let kinds = opened.iter().filter_map(|opened| opened.as_ref().err().map(Error::kind));
+            assert_eq!(kinds.collect::<Vec<_>>(), [ErrorKind::Busy; 3], "round {round}");
+        }
+    }
 }

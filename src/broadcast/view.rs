@@ -1,5 +1,6 @@
 //! A store seen by another process: read-only, without a lock, beside a live writer.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,7 +12,10 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::io::{EntryKind, Io};
 use crate::log::LogView;
 use crate::lsn::Lsn;
-use crate::store::{CHANNELS, CONTROL, check_begin, control_record, identity, list};
+use crate::store::{
+    CHANNEL_GONE, CHANNELS, CONTROL, LOCK_GONE, check_begin, control_record, expect_log, identity,
+    list, pchannel_dirs,
+};
 
 /// A look at a store. It shows the records that recovery would keep; some may not be durable yet.
 #[derive(Debug)]
@@ -36,10 +40,14 @@ impl StoreView {
             Ok(_) => Vec::new(),
             Err(e) => return Err(Error::io("cannot look at the path", dir, e)),
         };
-        let is_made = entries.iter().any(|entry| entry.name == "LOCK");
-        if !is_made || identity(&*io, dir)?.is_none() {
+        let has = |name: &str| entries.iter().any(|entry| entry.name == name);
+        if !has("LOCK") && has(CONTROL) {
+            return Err(Error::new(ErrorKind::Corrupt, LOCK_GONE).at_path(dir));
+        }
+        if !has("LOCK") || identity(&*io, dir)?.is_none() {
             return Err(Error::new(ErrorKind::InvalidInput, "there is no store").at_path(dir));
         }
+        expect_log(&*io, &dir.join(CONTROL), "the control log is gone")?;
         let control = LogView::open(dir.join(CONTROL), Arc::clone(&io))?;
         let mut state = State::default();
         let newest_ms = replay(&control, |record| state.apply(record))?;
@@ -65,17 +73,20 @@ impl StoreView {
         &self.control
     }
 
-    /// The names of the pchannels that have a directory, sorted.
+    /// The names of the pchannels, sorted: those that control names, and others that have a log.
     ///
     /// # Errors
     ///
-    /// `Io`.
+    /// `Corrupt` where the log of one that control names is gone; `Io`.
     pub fn pchannels(&self) -> Result<Vec<String>> {
-        let entries = list(&*self.io, &self.dir.join(CHANNELS))?.into_iter();
-        let dirs = entries.filter(|entry| entry.kind == EntryKind::Dir);
-        let mut names: Vec<String> = dirs.filter_map(|e| e.name.into_string().ok()).collect();
-        names.sort();
-        Ok(names)
+        let dir = self.dir.join(CHANNELS);
+        let named = self.state.vchannels().map(|(_, pchannel)| pchannel.to_owned());
+        let mut names: BTreeSet<String> = named.collect();
+        for name in &names {
+            expect_log(&*self.io, &dir.join(name), CHANNEL_GONE)?;
+        }
+        names.extend(pchannel_dirs(&*self.io, &dir)?);
+        Ok(names.into_iter().collect())
     }
 
     /// Looks at the log of a pchannel.

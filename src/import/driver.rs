@@ -9,8 +9,9 @@
 //!    ones are appended, each as one batch a pchannel, so that it stands whole or not at all;
 //! 4. when all stand, the attempt is committed by a broadcast. A failure before that aborts it.
 //!
-//! What is wrong with a source fails the attempt. What is wrong with the store stops the driver and
-//! leaves the attempt as it is: whoever opens the store again, or asks again, goes on.
+//! What is wrong with a source fails the attempt. What is wrong with the store, or with the system
+//! that reads the source, stops the driver and leaves the attempt as it is: whoever opens the store
+//! again, or asks again, goes on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -37,7 +38,7 @@ use crate::lsn::Lsn;
 pub(crate) enum Halt {
     /// Its rows cannot be imported: it will be aborted, for this reason.
     Failed(Error),
-    /// The store did not do its part: the attempt stays as it is.
+    /// The store or the system did not do its part: the attempt stays as it is.
     Stopped(Error),
 }
 
@@ -107,6 +108,8 @@ struct Driver<'a> {
 impl Driver<'_> {
     /// All but the ending; the number of rows that stand.
     fn work(&self, job: &Job) -> Step<u64> {
+        // A job is cancelled also where its source cannot be read.
+        self.watch.go_on().map_err(|e| self.halt(e))?;
         let (request, collection) =
             ImportRequest::decode(&job.accepted.payload).map_err(Halt::Failed)?;
         let gone = || Error::new(ErrorKind::InvalidInput, "the collection is no longer there");
@@ -226,7 +229,7 @@ impl Driver<'_> {
             })?;
             let mut recorded = SURVEYED;
             for slice in slices {
-                let mut slice = slice.map_err(Halt::Failed)?;
+                let mut slice = slice.map_err(|e| self.halt(e))?;
                 self.watch.go_on().map_err(|e| self.halt(e))?;
                 self.append(&mut slice, lanes)?;
                 let percent = self.show(slice.rows_behind, plan.rows);
@@ -275,9 +278,14 @@ impl Driver<'_> {
         SURVEYED + part
     }
 
-    /// A step that was told to end by its watch is not the source's fault.
+    /// A step that was told to end by its watch, or was not let by the system, is not the source's
+    /// fault: the next driver may get further.
     fn halt(&self, error: Error) -> Halt {
-        if self.watch.is_stopping() { Halt::Stopped(error) } else { Halt::Failed(error) }
+        if self.watch.is_stopping() || error.kind() == ErrorKind::Io {
+            Halt::Stopped(error)
+        } else {
+            Halt::Failed(error)
+        }
     }
 
     fn record(&self, phase: JobPhase, progress: u64, rows: u64, reason: &str) -> Result<()> {

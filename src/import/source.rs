@@ -8,6 +8,8 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
+use rustix::io::Errno;
+
 use super::stream::ByteStream;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::source::{Identity, NoSource, SourceFile};
@@ -42,7 +44,14 @@ impl Source {
             Err(NoSource::Io(e)) if e.kind() == std::io::ErrorKind::NotFound => {
                 return Err(refuse("a source does not exist").with_source(e));
             }
-            Err(NoSource::Io(e)) => return Err(refuse("a source cannot be opened").with_source(e)),
+            Err(NoSource::Io(e)) if is_of_the_path(&e) => {
+                return Err(refuse("a source cannot be opened").with_source(e));
+            }
+            // The next attempt may find it: no file handles, no memory, a disk that fails.
+            Err(NoSource::Io(e)) => {
+                let what = "a source cannot be opened";
+                return Err(Error::new(ErrorKind::Io, what).at_path(path).with_source(e));
+            }
         };
         let identity = file.identity().map_err(|e| read_failed(path, 0, e))?;
         if identity.bytes == 0 {
@@ -53,8 +62,10 @@ impl Source {
 
     /// Opens the source of a plan, and fails when it is not what the plan says.
     pub(crate) fn reopen(path: &Path, planned: Identity) -> Result<Self> {
-        let found = Self::open(path)
-            .map_err(|e| source_changed(path, "it can no longer be opened").with_source(e))?;
+        let found = Self::open(path).map_err(|e| match e.kind() {
+            ErrorKind::Io => e,
+            _ => source_changed(path, "it can no longer be opened").with_source(e),
+        })?;
         found.compare(planned)?;
         Ok(found)
     }
@@ -85,6 +96,15 @@ impl Source {
         }
         Ok(())
     }
+}
+
+/// Whether opening fails because of what stands at the path, and not because of the system.
+fn is_of_the_path(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind as Kind;
+    let kinds = [Kind::PermissionDenied, Kind::NotADirectory, Kind::InvalidInput];
+    let codes = [Errno::LOOP, Errno::NAMETOOLONG, Errno::NXIO];
+    let code = error.raw_os_error();
+    kinds.contains(&error.kind()) || codes.iter().any(|known| code == Some(known.raw_os_error()))
 }
 
 /// The error of a job whose source is not what its plan says.
@@ -122,6 +142,22 @@ mod tests {
         std::fs::write(&empty, b"").unwrap();
         check(&empty, "empty");
         check(Path::new("/dev/null"), "not a regular file");
+    }
+
+    #[test]
+    fn only_what_stands_at_the_path_is_the_fault_of_the_source() {
+        for (code, expect) in [
+            (Errno::ACCESS, true),
+            (Errno::NOTDIR, true),
+            (Errno::LOOP, true),
+            (Errno::MFILE, false),
+            (Errno::NFILE, false),
+            (Errno::NOMEM, false),
+            (Errno::IO, false),
+            (Errno::STALE, false),
+        ] {
+            assert_eq!(is_of_the_path(&code.into()), expect, "{code}");
+        }
     }
 
     #[test]

@@ -6,14 +6,14 @@
 #![expect(clippy::disallowed_methods, reason = "this is what the others go through")]
 
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::{io, iter};
 
 use bytes::Bytes;
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 
 use super::map::map_file;
@@ -35,7 +35,8 @@ impl FsIo {
 impl Io for FsIo {
     fn open(&self, path: &Path, how: OpenHow) -> io::Result<Arc<dyn IoFile>> {
         let mut options = File::options();
-        options.read(true);
+        // Not to wait for the other end of a pipe; of no effect on a file.
+        options.read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed());
         match how {
             OpenHow::Read => {}
             OpenHow::ReadWrite => {
@@ -45,7 +46,13 @@ impl Io for FsIo {
                 options.write(true).create_new(true);
             }
         }
-        Ok(Arc::new(FsFile::new(options.open(path)?)))
+        let file = options.open(path)?;
+        let kind = kind_of(file.metadata()?.file_type());
+        if kind != EntryKind::File {
+            let what = if kind == EntryKind::Dir { "is a directory" } else { "not a regular file" };
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
+        Ok(Arc::new(FsFile::new(file)))
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
@@ -222,6 +229,26 @@ mod tests {
         drop(io.open(&path, OpenHow::CreateNew).unwrap());
         let second = io.open(&path, OpenHow::CreateNew).unwrap_err();
         assert_eq!(second.kind(), io::ErrorKind::AlreadyExists);
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused_at_once() {
+        let (dir, io) = fresh();
+        let pipe = dir.path().join("LOCK");
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &pipe,
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::from_raw_mode(0o600),
+            0,
+        )
+        .unwrap();
+        // Without a peer: opening it must not wait for one.
+        for how in [OpenHow::Read, OpenHow::ReadWrite] {
+            assert_eq!(io.open(&pipe, how).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        }
+        let found = io.open(dir.path(), OpenHow::Read).unwrap_err();
+        assert_eq!(found.kind(), io::ErrorKind::InvalidInput);
     }
 
     #[test]

@@ -288,6 +288,14 @@ impl Survey {
             self.judge_slots(segment);
             return Ok(());
         }
+        if frames.last < segment.header.first_lsn && slots.is_none() {
+            // @N: its first slot was synced before it was named, so no crash leaves it so.
+            let gone = tell(FindingKind::RecordMissing, Severity::Corrupt);
+            let gone = gone.at_offset(FRAMES_OFFSET).at_lsn(segment.header.first_lsn);
+            self.findings.push(gone.saying("a record or a valid slot", "neither"));
+            self.judge_slots(segment);
+            return Ok(());
+        }
         let sealed = matches!(&segment.facts.footer, FooterFacts::Valid(footer)
             if footer.last_lsn == frames.last && footer.end == frames.end);
         let state = if frames.valid_end > frames.end {

@@ -25,4 +25,5 @@ mod log;
 mod model;
 mod recovery;
 mod reference;
+mod store_damage;
 mod tidy;

@@ -188,7 +188,7 @@ pub(crate) fn finding_line(finding: &Finding, log: &str) -> String {
 }
 
 /// A severity as it is printed.
-fn severity(severity: Severity) -> &'static str {
+pub(crate) fn severity(severity: Severity) -> &'static str {
     match severity {
         Severity::Torn => "torn",
         Severity::Degraded => "degraded",

@@ -1,8 +1,12 @@
 //! `oncelog verify`: every checksum and rule of a store, a log or a segment.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use oncelog::{Finding, Lsn, Severity, VerifySummary};
+use oncelog::broadcast::StoreView;
+use oncelog::io::Io;
+use oncelog::io::fs::FsIo;
+use oncelog::{Error, ErrorKind, Finding, Lsn, Severity, VerifySummary};
 use serde_json::{Value, json};
 
 use crate::failure::{Exit, Failure};
@@ -35,6 +39,14 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
         }
         totals.push((seen, summary));
     }
+    // Damage within a log was told.
+    if place.is_store
+        && worst < Severity::Unsupported
+        && let Some((severity, error)) = store_damage(&args.path)?
+    {
+        print_store(severity, &error, &mut out)?;
+        worst = severity;
+    }
     for (seen, summary) in &totals {
         print(seen, summary, &mut out)?;
     }
@@ -45,6 +57,38 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
     }
     out.flush()?;
     Ok(logs::strict_exit(worst))
+}
+
+/// What keeps writers out of a store although each of its logs may be whole: its lock file, a log
+/// that is gone, a control record that does not decode.
+fn store_damage(path: &Path) -> Result<Option<(Severity, Error)>, Failure> {
+    let io: Arc<dyn Io> = Arc::new(FsIo::new());
+    let seen = StoreView::open(path, io).and_then(|view| view.pchannels());
+    let Err(error) = seen else { return Ok(None) };
+    match error.kind() {
+        ErrorKind::Corrupt => Ok(Some((Severity::Corrupt, error))),
+        ErrorKind::Unsupported => Ok(Some((Severity::Unsupported, error))),
+        // Its making was cut off.
+        ErrorKind::InvalidInput => Ok(None),
+        _ => Err(error.into()),
+    }
+}
+
+fn print_store(severity: Severity, error: &Error, out: &mut Out) -> Result<(), Failure> {
+    let (word, consequence) = (logs::severity(severity), "writers refuse the store");
+    if !out.is_json() {
+        return out.line(&format!("{word:<11} {error}; {consequence}"));
+    }
+    out.object(&json!({
+        "kind": "store_damaged",
+        "severity": word,
+        "segment": error.path().map(|path| path.display().to_string()),
+        "offset": error.offset(),
+        "lsn": error.lsn(),
+        "expected": "",
+        "found": error.to_string(),
+        "consequence": consequence,
+    }))
 }
 
 /// Prints the findings of one log.

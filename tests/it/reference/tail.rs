@@ -27,7 +27,8 @@ pub(super) fn judge_tail(tail: &Segment<'_>, around: Around, mut finding: Findin
     finding.last = kept.last().map_or(before, |frame| frame.lsn);
     finding.keep(tail, &kept);
 
-    if finding.last < finding.proven || finding.last < around.trimmed {
+    let traceless = kept.is_empty() && tail.valid_slots().next().is_none();
+    if finding.last < finding.proven || finding.last < around.trimmed || traceless {
         let missing = finding.last + 1;
         return finding.corrupt('N', Some(tail.header.number), Some(missing));
     }
