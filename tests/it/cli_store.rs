@@ -230,6 +230,69 @@ fn jobs_name_one_and_refuse_an_unknown_one() {
     assert_eq!((late.code, &late.objects()[0]["state"]), (1, &"Completed".into()));
 }
 
+/// What the table of docs/cli.md names in the row of a command.
+fn documented(row: &str) -> Vec<String> {
+    let text = include_str!("../../docs/cli.md");
+    let line = text.lines().find(|line| line.starts_with(&format!("| {row} |"))).unwrap();
+    line.rsplit(" | ").next().unwrap().split('`').skip(1).step_by(2).map(Into::into).collect()
+}
+
+/// The keys of an object are those of its row; each of them, when `all`.
+#[track_caller]
+fn check_documented(row: &str, object: &Value, all: bool) {
+    let names = documented(row);
+    let keys = object.as_object().unwrap();
+    let unnamed: Vec<_> = keys.keys().filter(|key| !names.contains(key)).collect();
+    assert!(unnamed.is_empty(), "not documented in {row}: {unnamed:?}");
+    let missing: Vec<_> = names.iter().filter(|name| all && !keys.contains_key(*name)).collect();
+    assert!(missing.is_empty(), "not printed by {row}: {missing:?}");
+}
+
+#[test]
+fn the_documented_keys_are_those_that_are_printed() {
+    let (dir, store) = fresh("store");
+    check_documented("`import` (last line)", &import(&store, AIRPORTS, "k").1, true);
+    let sent = broadcast(&store, "b", "hello").1;
+    let row = "`broadcast` (also without `--json`)";
+    // What is in `channels` is named there, too.
+    check_documented(row, &sent, false);
+    check_documented(row, &sent["channels"]["a"], false);
+    let out = dir.path().join("rows.csv");
+    let printed = |args: &[&str]| {
+        let run = run(&[&args[..1], &[&store, "--json"], &args[1..]].concat(), b"");
+        assert_eq!(run.code, 0, "{args:?}: {}", run.err);
+        run.objects()
+    };
+    for (args, row, all) in [
+        (&["jobs"] as &[&str], "`jobs`, `jobs cancel`", true),
+        (&["keys"], "`keys`", true),
+        (&["keys", "other"], "`keys`", true),
+        (&["keys", "--summary"], "`keys --summary`", true),
+        (&["dump"], "`dump`", false),
+        (&["inspect"], "`inspect`, a log each", false),
+        (&["stats"], "`stats`, a log each", false),
+        (&["replay", "--out", out.to_str().unwrap()], "`replay`", true),
+    ] {
+        printed(args).iter().for_each(|object| check_documented(row, object, all));
+    }
+    for log in printed(&["inspect"]) {
+        let segments = log["segments"].as_array().unwrap();
+        segments.iter().for_each(|one| check_documented("`inspect`, of `segments`", one, true));
+    }
+    for object in printed(&["verify"]) {
+        let summary = object.get("summary").or(object.get("log_summary")).unwrap();
+        check_documented("`verify`, last", summary, false);
+    }
+    change(&segment(&store, "channels/p0"), |bytes| bytes[12_288 + 40] ^= 1);
+    let verify = run(&["verify", &store, "--json"], b"");
+    check_documented("`verify`, a finding each", &verify.objects()[0], true);
+    let text = run(&["verify", &store], b"").out;
+    let line = text.lines().next().unwrap();
+    for part in ["channels/p0/0000000001", "at 0x3000", "LSN 1", "expected", "found", "; "] {
+        assert!(line.contains(part), "no {part} in {line}");
+    }
+}
+
 /// The only segment of a log of a store.
 fn segment(store: &str, log: &str) -> std::path::PathBuf {
     let entries = fs::read_dir(Path::new(store).join(log)).unwrap();
@@ -307,6 +370,7 @@ fn plain_records_are_kept_out_of_a_store() {
     }
     assert_eq!(snapshot(Path::new(&store)), before);
     assert_eq!(broadcast(&store, "k", "p").1["duplicated"], true);
+}
 
 #[test]
 fn a_payload_that_is_no_import_is_a_wrong_call_and_no_damage() {

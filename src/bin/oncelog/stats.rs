@@ -152,9 +152,7 @@ impl Stats {
             self.sizes.iter().map(|(bits, n)| (format!("payload of {} bytes", range(*bits)), *n)),
         );
         rows.extend(
-            self.batch_sizes
-                .iter()
-                .map(|(bits, n)| (format!("batch of {} records", range(*bits)), *n)),
+            self.batch_sizes.iter().map(|(bits, n)| (format!("batch of {}", records(*bits)), *n)),
         );
         for (what, n) in rows {
             out.line(&format!("  {what:<40} {:>14}", count(n)))?;
@@ -170,6 +168,10 @@ fn add(names: &mut BTreeMap<String, u64>, name: &str) {
         let name = if names.len() < NAMES_MAX { name } else { "others" };
         *names.entry(name.into()).or_default() += 1;
     }
+}
+
+fn records(bits: u32) -> String {
+    if high(bits) == 1 { "1 record".into() } else { range(bits) + " records" }
 }
 
 fn range(bits: u32) -> String {
