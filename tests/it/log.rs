@@ -182,7 +182,7 @@ fn batches_beyond_a_limit_are_refused_and_take_no_lsn() {
     let narrow = options().record_len_max(1000).batch_bytes_max(2064);
     let (log, _) = Log::open(&dir, &narrow).unwrap();
     let record: &[u8] = &[0; 1000];
-    let append = |records| log.append_batch(batch(records), Durability::Synced);
+    let append = |records: &[&[u8]]| log.append_batch(batch(records), Durability::Synced);
     let e = check_refused(append(&[record; 3]), ErrorKind::Limit);
     assert_eq!(e.to_string(), "a batch of 3096 bytes: expected at most 2064");
     check_refused(append(&[record, record, b""]), ErrorKind::Limit);
