@@ -27,6 +27,7 @@ mod catalogue;
 mod copies;
 mod core;
 mod fingerprint;
+mod front;
 mod jobs;
 mod keys;
 mod kind;
@@ -236,7 +237,8 @@ impl Broadcaster {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for a vchannel that gets no copy; `StoreFull`, `Poisoned`, `Closed`.
+    /// `InvalidInput` for a vchannel that gets no copy; `InFlight` while it is not known yet that
+    /// the copy stands; `StoreFull`, `Poisoned`, `Closed`.
     ///
     /// # Durability
     ///

@@ -3,8 +3,9 @@
 //! [`Log`] is an append-only, segmented, checksummed log for one writer and any number of readers.
 //! What its bytes mean, and what recovery concludes from them, is SPEC.md.
 //!
-//! The crate is blocking at heart and works without an async runtime; [`Pending`] is a future for
-//! callers that have one.
+//! The crate is blocking at heart and works without an async runtime. [`Pending`] is a future on any
+//! runtime; [`Log::append_async`] and [`broadcast::Broadcaster::submit_async`] are the front for
+//! tasks of tokio, whose threads never wait for a disk.
 
 pub mod broadcast;
 pub mod channel;

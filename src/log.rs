@@ -8,10 +8,12 @@
 //! It does not know what a record means, and it retries nothing.
 
 mod background;
+mod behind;
 pub(crate) mod dir;
 mod end;
 pub(crate) mod facts;
 mod finding;
+pub(crate) mod front;
 mod group;
 mod open;
 mod options;

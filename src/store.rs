@@ -441,3 +441,33 @@ fn random_uuid(io: &dyn Io, dir: &Path) -> Result<Uuid> {
     *last |= 1;
     Ok(Uuid(bytes))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::thread;
+
+    use super::*;
+
+    /// Who lost the race to make the directory was told of an error of the system.
+    #[test]
+    fn rivals_that_make_one_store_are_told_that_it_is_busy() {
+        let home = tempfile::tempdir().unwrap();
+        let options = StoreOptions::new().create(CreateMode::IfMissing);
+        for round in 0..30 {
+            let dir = home.path().join(round.to_string());
+            let begin = Barrier::new(4);
+            let opened = thread::scope(|threads| {
+                let rival = || {
+                    begin.wait();
+                    Store::open(&dir, &options)
+                };
+                let rivals: Vec<_> = (0..4).map(|_| threads.spawn(rival)).collect();
+                // A store that was opened stays open until all have tried.
+                rivals.into_iter().map(|rival| rival.join().unwrap()).collect::<Vec<_>>()
+            });
+            let kinds = opened.iter().filter_map(|opened| opened.as_ref().err().map(Error::kind));
+            assert_eq!(kinds.collect::<Vec<_>>(), [ErrorKind::Busy; 3], "round {round}");
+        }
+    }
+}

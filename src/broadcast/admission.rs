@@ -18,7 +18,7 @@ use super::kind::{MessageType, Role};
 use super::locks::{Claim, Holder, canonical};
 use super::policy::WindowFull;
 use super::refusal;
-use super::request::{Answer, Request};
+use super::request::{Answer, Request, tombstone_answer};
 use super::window::{Admission as Room, Reserved};
 use super::worker;
 use crate::clock::Clock;
@@ -241,10 +241,10 @@ impl Inner {
         let Some(task) = core.state.task(id) else { return Ok(None) };
         #[cfg(planted)]
         if crate::planted::is_active(crate::planted::Bug::FingerprintFastPath) {
-            return Ok(worker::tombstone_answer(task));
+            return Ok(tombstone_answer(task));
         }
         compare(&task.accepted, print)?;
-        Ok(worker::tombstone_answer(task).map(|answer| self.as_given(answer, true)))
+        Ok(tombstone_answer(task).map(|answer| self.as_given(answer, true)))
     }
 
     /// Marks an answer for the one it is given to.

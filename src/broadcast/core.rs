@@ -110,8 +110,15 @@ pub(crate) struct Run {
     pub(crate) parked: Option<(String, u64)>,
     pub(crate) retries: u32,
     /// Since when it is retried, or waits for consumers.
-    pub(crate) stalled: Option<Duration>,
+    pub(crate) stalled: Option<Stall>,
     pub(crate) cell: Arc<Cell>,
+}
+
+/// Why a task does not go on, and since when: each reason has its own time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stall {
+    pub(crate) for_consumers: bool,
+    pub(crate) since: Duration,
 }
 
 /// What is known of one copy.

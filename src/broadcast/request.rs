@@ -6,9 +6,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use oncelog_format::control::Outcome as Ending;
 use oncelog_format::message::{BroadcastId, Resource, Scope};
 
+use super::state::TaskState;
 use crate::channel::Position;
+use crate::lsn::Lsn;
 
 /// One broadcast that a caller wants to happen at most once.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,4 +129,32 @@ pub struct Answer {
     pub channels: BTreeMap<String, Position>,
     /// A wall clock far ahead is not believed yet: nothing expires until it is.
     pub clock_held: bool,
+}
+
+/// The answer that a tombstone gives; `None` while the task is not done.
+pub(crate) fn tombstone_answer(task: &TaskState) -> Option<Answer> {
+    let (ending, done_at_ms) = task.done.clone()?;
+    let accepted = &task.accepted;
+    let names = accepted.header.vchannels.iter().zip(&task.acks);
+    let channels = names.filter_map(|(name, ack)| {
+        let ack = ack.as_ref()?;
+        Some((name.clone(), Position::new(Lsn::new(ack.lsn)?, ack.time_tick)))
+    });
+    Some(Answer {
+        id: accepted.id(),
+        duplicated: true,
+        accepted_at_ms: task.accepted_at_ms,
+        done_at_ms,
+        expires_at_ms: task.expires_at_ms().filter(|_| accepted.firm),
+        outcome: outcome(ending),
+        channels: channels.collect(),
+        clock_held: false,
+    })
+}
+
+pub(crate) fn outcome(ending: Ending) -> Outcome {
+    match ending {
+        Ending::Failed(reason) => Outcome::Failed { reason },
+        _ => Outcome::Done,
+    }
 }

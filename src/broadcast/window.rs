@@ -294,7 +294,8 @@ mod tests {
             let mut gone: Vec<_> =
                 keys.iter().filter(|(_, key)| over(key)).map(|(id, _)| *id).collect();
             let mut said = window.over(now_ms, usize::MAX);
-            (gone.sort(), said.sort());
+            gone.sort();
+            said.sort();
             assert_eq!(said, gone);
             let policy = Policy {
                 window_count_max: u64::try_from(live).unwrap().max(1),

@@ -11,15 +11,14 @@ use std::time::Duration;
 use oncelog_format::control::{Ack, AckPosition, Body, Done, JobLink, Outcome as Ending, Park};
 use oncelog_format::message::{AckMode, BroadcastId};
 
-use super::core::{Copy, Core, Inner, Run, Settled};
+use super::core::{Copy, Core, Inner, Run, Settled, Stall};
 use super::kind::{Role, Task, Verdict};
 use super::locks::Holder;
-use super::request::{Answer, Outcome};
+use super::request::{Answer, outcome};
 use super::state::TaskState;
 use super::{Jobs, refusal};
 use crate::channel::Position;
 use crate::error::{Error, ErrorKind, Result};
-use crate::lsn::Lsn;
 
 /// First wait between two tries of a task.
 const RETRY_MIN: Duration = Duration::from_millis(10);
@@ -92,7 +91,7 @@ impl Inner {
         let (next, after) = match next {
             Next::Leave => (Next::Leave, None),
             Next::Stall => {
-                let since = *run.stalled.get_or_insert(now);
+                let since = run.stalled_since(true, now);
                 let left = age_max.saturating_sub(now.saturating_sub(since));
                 if left.is_zero() {
                     (Next::Park("no ack of every consumer in time".to_owned()), None)
@@ -101,7 +100,7 @@ impl Inner {
                 }
             }
             Next::Retry(reason) => {
-                let since = *run.stalled.get_or_insert(now);
+                let since = run.stalled_since(false, now);
                 let wait = RETRY_MIN.saturating_mul(1 << run.retries.min(10)).min(RETRY_MAX);
                 run.retries = run.retries.saturating_add(1);
                 if now.saturating_sub(since) >= age_max {
@@ -382,7 +381,15 @@ impl Inner {
         let positions: Vec<_> =
             unacked(&core, id).into_iter().filter(|ack| ack.vchannel == known).collect();
         if positions.is_empty() {
-            return Ok(());
+            let acks = core.state.task(id).map(|task| &task.acks);
+            let known = acks.zip(at).and_then(|(acks, at)| acks.get(at)).copied().flatten();
+            drop(core);
+            // Acknowledged before; else whoever saw the copy was faster than this process, which
+            // does not know yet where it stands.
+            return match known {
+                Some(_) => self.settle_before(),
+                None => Err(refusal::in_flight(id)),
+            };
         }
         let (pending, _) = self.hand_over(&mut core, vec![Body::Ack(Ack { id, positions })])?;
         drop(core);
@@ -397,6 +404,17 @@ impl Run {
     /// A worker may take it: accepted, not parked, its end not handed over.
     fn is_workable(&self) -> bool {
         self.admitted && self.parked.is_none() && !self.ending
+    }
+
+    /// Since when it does not go on for this reason.
+    fn stalled_since(&mut self, for_consumers: bool, now: Duration) -> Duration {
+        match self.stalled {
+            Some(stall) if stall.for_consumers == for_consumers => stall.since,
+            _ => {
+                self.stalled = Some(Stall { for_consumers, since: now });
+                now
+            }
+        }
     }
 
     fn is_whole(&self) -> bool {
@@ -435,34 +453,6 @@ impl Run {
             channels: self.positions().collect(),
             clock_held: false,
         }
-    }
-}
-
-/// The answer that a tombstone gives; `None` while the task is not done.
-pub(crate) fn tombstone_answer(task: &TaskState) -> Option<Answer> {
-    let (ending, done_at_ms) = task.done.clone()?;
-    let accepted = &task.accepted;
-    let names = accepted.header.vchannels.iter().zip(&task.acks);
-    let channels = names.filter_map(|(name, ack)| {
-        let ack = ack.as_ref()?;
-        Some((name.clone(), Position::new(Lsn::new(ack.lsn)?, ack.time_tick)))
-    });
-    Some(Answer {
-        id: accepted.id(),
-        duplicated: true,
-        accepted_at_ms: task.accepted_at_ms,
-        done_at_ms,
-        expires_at_ms: task.expires_at_ms().filter(|_| accepted.firm),
-        outcome: outcome(ending),
-        channels: channels.collect(),
-        clock_held: false,
-    })
-}
-
-fn outcome(ending: Ending) -> Outcome {
-    match ending {
-        Ending::Failed(reason) => Outcome::Failed { reason },
-        _ => Outcome::Done,
     }
 }
 

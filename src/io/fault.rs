@@ -4,7 +4,7 @@
 //! A fault is armed for the n-th call of a kind from then on. This module counts and chooses; what
 //! a fault does to the bytes is decided where the bytes are.
 
-use std::io;
+use std::{fmt, io};
 
 /// One call of [`Io`](super::Io) or [`IoFile`](super::IoFile).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -91,9 +91,10 @@ impl Which {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The call fails with this error number of the system and does nothing else, but for a sync:
-    /// there any part of what was unsynced has reached the disk, and all of it counts as synced,
-    /// unless the error is `EINTR`.
+    /// The call fails with this error number of the system and does nothing else, unless it is a
+    /// write or a sync and the number is not `EINTR`: some begin of the bytes was written, and
+    /// respectively any part of what was unsynced has reached the disk and all of it counts as
+    /// synced.
     Error(i32),
     /// A write takes this many bytes at most, and so does a read, but for one byte; other calls are
     /// not touched.
@@ -116,9 +117,16 @@ pub const EROFS: i32 = 30;
 pub const EDQUOT: i32 = 122;
 
 /// The error of every call of a process that has ended.
-#[derive(Debug, thiserror::Error)]
-#[error("the process has ended")]
+#[derive(Debug)]
 struct Stopped;
+
+impl fmt::Display for Stopped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the process has ended")
+    }
+}
+
+impl std::error::Error for Stopped {}
 
 /// The error of a call after [`Fault::Stop`].
 pub(super) fn stopped() -> io::Error {

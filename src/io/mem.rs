@@ -184,8 +184,10 @@ impl MemIo {
                 shared.locks.clear();
                 Err(fault::stopped())
             }
-            // A failed sync is not without effect: the caller of this decides it.
-            Some(Fault::Error(number)) if !matches!(kind, CallKind::Sync | CallKind::SyncDir) => {
+            // A failed write or sync is not without effect: the caller of this decides it.
+            Some(Fault::Error(number))
+                if !matches!(kind, CallKind::Write | CallKind::Sync | CallKind::SyncDir) =>
+            {
                 Err(io::Error::from_raw_os_error(number))
             }
             other => Ok((shared, other)),
@@ -303,7 +305,17 @@ impl IoFile for MemFile {
         self.check_writable()?;
         let (mut shared, fault) = self.io.enter(CallKind::Write)?;
         let buf = buf.get(..short(buf.len(), fault)).unwrap_or(buf);
-        let Shared { machine, observer, .. } = &mut *shared;
+        let Shared { machine, observer, dice, .. } = &mut *shared;
+        if let Some(Fault::Error(number)) = fault {
+            if number != fault::EINTR {
+                // Without a count, any begin of it may be there: nothing, all, or up to a sector.
+                let sector = usize::try_from(node::SECTOR).unwrap_or(1);
+                let cut = dice.index(buf.len() / sector + 2).saturating_mul(sector);
+                let part = buf.get(..cut).unwrap_or(buf);
+                drop(machine.write(self.ino, part, offset));
+            }
+            return Err(io::Error::from_raw_os_error(number));
+        }
         if let Some(observer) = observer {
             // A kill ends a write between two pages of the file.
             let lead = PAGE - usize::try_from(offset % to_u64(PAGE)).unwrap_or(0);

@@ -89,7 +89,7 @@ impl Finding {
     }
 }
 
-/// How bad a finding is; the greatest one of a log is its verdict.
+/// How bad a finding is; the worst one of a log, by [`Severity::worse`], is its verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Severity {
@@ -103,6 +103,18 @@ pub enum Severity {
     Unsupported,
     /// Damage where a sync had promised data.
     Corrupt,
+}
+
+impl Severity {
+    /// The one that counts of two. `Unsupported` counts over `Corrupt`: what this version does not
+    /// know it cannot call damaged.
+    #[must_use]
+    pub fn worse(self, other: Self) -> Self {
+        if self == Self::Unsupported || other == Self::Unsupported {
+            return Self::Unsupported;
+        }
+        self.max(other)
+    }
 }
 
 /// What was found; each is named by a row of SPEC section 12.

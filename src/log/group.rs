@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, PoisonError};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::tail::Tail;
@@ -95,10 +95,9 @@ impl Shared {
             self.wanted.notify_one();
         }
         let behind = (gate.durable.lsn.saturating_add(1), 0);
-        let waiting = match gate.poison {
-            Some(_) => BTreeMap::new(),
-            None => gate.waiters.split_off(&behind),
-        };
+        // Behind the end nothing more becomes durable.
+        let over = gate.poison.is_some() || gate.stop;
+        let waiting = if over { BTreeMap::new() } else { gate.waiters.split_off(&behind) };
         let ready = std::mem::replace(&mut gate.waiters, waiting);
         if ready.is_empty() {
             return gate;
@@ -293,17 +292,66 @@ impl Future for Pending {
         if let Some(outcome) = outcome(&gate, lsn) {
             return Poll::Ready(outcome.map(|()| self.lsns));
         }
-        let token = self.token.unwrap_or(gate.token);
-        if self.token.is_none() {
-            gate.token = token.wrapping_add(1);
-            self.token = Some(token);
-        }
-        let before = gate.waiters.insert((lsn, token), waker);
+        let before = gate.await_durable(lsn, &mut self.token, waker);
         shared.want_sync(&mut gate, lsn);
         // A waker may run code of its owner when it is dropped: not under the lock.
         drop(gate);
         drop(before);
         Poll::Pending
+    }
+}
+
+/// Waits for an LSN to be durable, whoever appends and syncs it.
+#[derive(Debug)]
+pub(crate) struct Awaited {
+    shared: Arc<Shared>,
+    lsn: u64,
+    token: Option<u64>,
+}
+
+impl Awaited {
+    pub(crate) fn new(shared: Arc<Shared>, lsn: u64) -> Self {
+        Self { shared, lsn, token: None }
+    }
+}
+
+impl Future for Awaited {
+    type Output = Result<()>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let (shared, lsn) = (Arc::clone(&self.shared), self.lsn);
+        let waker = context.waker().clone();
+        let mut gate = shared.gate();
+        if gate.durable.lsn >= lsn {
+            return Poll::Ready(Ok(()));
+        }
+        if let Some(cause) = &gate.poison {
+            return Poll::Ready(Err(poisoned(cause)));
+        }
+        if gate.stop {
+            return Poll::Ready(Err(closed()));
+        }
+        let before = gate.await_durable(lsn, &mut self.token, waker);
+        drop(gate);
+        drop(before);
+        Poll::Pending
+    }
+}
+
+impl Drop for Awaited {
+    fn drop(&mut self) {
+        self.shared.forget_waker(self.lsn, self.token);
+    }
+}
+
+impl Gate {
+    /// Has a task woken once `lsn` is durable, or never will be; returns its waker from before.
+    fn await_durable(&mut self, lsn: u64, token: &mut Option<u64>, waker: Waker) -> Option<Waker> {
+        let token = *token.get_or_insert_with(|| {
+            self.token = self.token.wrapping_add(1);
+            self.token
+        });
+        self.waiters.insert((lsn, token), waker)
     }
 }
 
@@ -316,16 +364,20 @@ impl Shared {
             self.wanted.notify_one();
         }
     }
-}
 
-impl Drop for Pending {
-    fn drop(&mut self) {
-        if let Some(token) = self.token {
-            let mut gate = self.shared.gate();
-            let waker = gate.waiters.remove(&(self.lsns.last.get(), token));
+    fn forget_waker(&self, lsn: u64, token: Option<u64>) {
+        if let Some(token) = token {
+            let mut gate = self.gate();
+            let waker = gate.waiters.remove(&(lsn, token));
             // As above: not under the lock.
             drop(gate);
             drop(waker);
         }
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.shared.forget_waker(self.lsns.last.get(), self.token);
     }
 }

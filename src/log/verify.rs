@@ -47,7 +47,7 @@ impl LogView {
     pub fn verify(&self, sink: &mut dyn FnMut(&Finding)) -> Result<VerifySummary> {
         let mut severity = Severity::Info;
         let mut tell = |finding: &Finding| {
-            severity = worse(severity, finding.severity);
+            severity = severity.worse(finding.severity);
             sink(finding);
         };
         // What is missing in a segment is told record by record, below.
@@ -131,17 +131,6 @@ impl LogView {
             footer_agrees(segment, read, &segment.tally, &tail.entries, segment.end, tell);
         }
         Ok(())
-    }
-}
-
-/// `Unsupported` counts over `Corrupt`: its files are not judged at all.
-fn worse(a: Severity, b: Severity) -> Severity {
-    if a == Severity::Unsupported {
-        a
-    } else if b == Severity::Unsupported {
-        b
-    } else {
-        a.max(b)
     }
 }
 

@@ -162,7 +162,7 @@ impl LogView {
     #[must_use]
     pub fn severity(&self) -> Severity {
         let severities = self.seen.survey.findings.iter().map(|finding| finding.severity);
-        severities.max().unwrap_or(Severity::Info)
+        severities.fold(Severity::Info, Severity::worse)
     }
 
     /// The segments of the log in order, without the leftovers of a trim.

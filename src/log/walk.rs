@@ -5,6 +5,7 @@
 
 use std::io;
 
+use bytes::Bytes;
 use oncelog_format::limits::{ALIGNMENT, FRAMES_OFFSET};
 use oncelog_format::{FrameHeader, Place, SegmentHeader};
 
@@ -44,10 +45,20 @@ impl<'a> Walk<'a> {
     }
 
     /// Goes over the next frame; stays before one that is not valid, and says why it is not.
-    pub(crate) fn step(&mut self) -> io::Result<Result<(), Invalid>> {
+    pub(crate) fn step(&mut self) -> io::Result<Result<FrameHeader, Invalid>> {
         let place = Place { salt: self.segment.salt, offset: self.offset };
         let frame = frame_at(&mut self.window, place, self.lsn, self.time_ms)?;
-        Ok(frame.map(|header| self.go(&header)))
+        Ok(frame.inspect(|header| self.go(header)))
+    }
+
+    /// The payload of the frame at `offset` that the last step went over: the bytes that were
+    /// checked, not read again.
+    pub(crate) fn payload(&mut self, header: &FrameHeader, offset: u64) -> io::Result<Bytes> {
+        let len = usize::try_from(header.frame_len()).unwrap_or(usize::MAX);
+        let frame = self.window.at(offset, len)?;
+        let end =
+            usize::try_from(header.len).unwrap_or(usize::MAX).saturating_add(FrameHeader::LEN);
+        Ok(Bytes::copy_from_slice(frame.get(FrameHeader::LEN..end).unwrap_or_default()))
     }
 
     /// Goes on behind a frame that is not valid: where its header says, when that is valid and in

@@ -165,6 +165,16 @@ impl Gate {
         if self.closed { Err(closed()) } else { Ok(()) }
     }
 
+    /// Refuses a batch that cannot get LSNs.
+    fn check_append(&self, batch: Batch<'_>) -> Result<()> {
+        self.check_open()?;
+        let count = u64::try_from(batch.records.len()).unwrap_or(u64::MAX);
+        match self.next_lsn.checked_add(count) {
+            Some(next) if next < u64::MAX => Ok(()),
+            _ => Err(Error::new(ErrorKind::Limit, "the log has no further LSN")),
+        }
+    }
+
     /// The first failure stays.
     pub(crate) fn set_poison(&mut self, cause: Error) {
         if self.poison.is_none() {
@@ -233,14 +243,9 @@ impl Shared {
     /// Waits while the buffer is full, and starts a segment where the batch does not fit.
     pub(crate) fn enqueue(&self, batch: Batch<'_>, sync: bool) -> Result<LsnRange> {
         let bytes = self.check(batch)?;
-        let count = u64::try_from(batch.records.len()).unwrap_or(u64::MAX);
         let mut gate = self.gate();
         loop {
-            gate.check_open()?;
-            let next = gate.next_lsn.checked_add(count).filter(|&next| next < u64::MAX);
-            let Some(next) = next else {
-                return Err(Error::new(ErrorKind::Limit, "the log has no further LSN"));
-            };
+            gate.check_append(batch)?;
             if gate.rolling {
                 gate = self.wait(gate);
             } else if !gate.has_room(bytes) {
@@ -250,17 +255,31 @@ impl Shared {
             } else if !gate.may_buffer(bytes, self.buffer_bytes_max) {
                 gate = if gate.tail.is_some() { self.lead(gate, false) } else { self.wait(gate) };
             } else {
-                let first = gate.next_lsn;
-                self.encode(&mut gate, batch);
-                assert!(gate.next_lsn == next, "every record takes one LSN");
-                if sync {
-                    gate.sync_due = gate.last_lsn();
-                }
-                self.call_background(&mut gate);
-                let first = Lsn::at_least_first(first);
-                return Ok(LsnRange { first, last: Lsn::at_least_first(next.saturating_sub(1)) });
+                return Ok(self.take_in(&mut gate, batch, sync));
             }
         }
+    }
+
+    /// As [`Shared::enqueue`]; `None` where that would wait or do I/O.
+    pub(crate) fn try_enqueue(&self, batch: Batch<'_>, sync: bool) -> Result<Option<LsnRange>> {
+        let bytes = self.check(batch)?;
+        let mut gate = self.gate();
+        gate.check_append(batch)?;
+        let now =
+            !gate.rolling && gate.has_room(bytes) && gate.may_buffer(bytes, self.buffer_bytes_max);
+        Ok(now.then(|| self.take_in(&mut gate, batch, sync)))
+    }
+
+    fn take_in(&self, gate: &mut Gate, batch: Batch<'_>, sync: bool) -> LsnRange {
+        let first = gate.next_lsn;
+        self.encode(gate, batch);
+        let count = u64::try_from(batch.records.len()).unwrap_or(u64::MAX);
+        assert!(gate.next_lsn.checked_sub(first) == Some(count), "every record takes one LSN");
+        if sync {
+            gate.sync_due = gate.last_lsn();
+        }
+        self.call_background(gate);
+        LsnRange { first: Lsn::at_least_first(first), last: Lsn::at_least_first(gate.last_lsn()) }
     }
 
     /// Bytes of the batch with its headers and padding.

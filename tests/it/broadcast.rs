@@ -262,18 +262,55 @@ pub(crate) fn consumers_acknowledge_and_a_scan_does_not() {
     let desk = Desk::with(script, |options| options);
     let late = desk.broadcaster.submit(&request("k", "p"), SOON).unwrap_err();
     let id = oncelog::broadcast::BroadcastId(late.broadcast_id().unwrap());
-    desk.broadcaster.ack(id, "a").unwrap();
+    acknowledge(&desk, id, "a");
     // A restart finds the copies, which acknowledges nothing.
     let desk = desk.reopen();
     let late = desk.broadcaster.submit(&request("k", "p"), SOON).unwrap_err();
     assert_eq!(late.kind(), ErrorKind::InFlight);
     assert_eq!(desk.script.calls(), 0);
-    while desk.script.calls() == 0 {
-        desk.broadcaster.ack(id, "b").unwrap();
-    }
+    acknowledge(&desk, id, "b");
     assert_eq!(desk.submit("k", "p").unwrap().id, id);
     assert_eq!(desk.copies(id), 2);
     desk.broadcaster.ack(id, "a").unwrap();
+}
+
+/// Acknowledges a copy as a consumer does who asks again.
+fn acknowledge(desk: &Desk, id: oncelog::broadcast::BroadcastId, vchannel: &str) {
+    while let Err(e) = desk.broadcaster.ack(id, vchannel) {
+        assert_eq!(e.kind(), ErrorKind::InFlight, "{e}");
+    }
+}
+
+/// An ack that came before the copy's place was known was answered `Ok` and forgotten.
+#[test]
+fn an_ack_that_is_answered_counts() {
+    let script = Arc::new(Script::acknowledged_by(AckMode::Consumer));
+    let mut desk = Desk::with(script, |options| options);
+    let late = desk.broadcaster.submit(&request("k", "p"), SOON).unwrap_err();
+    let id = oncelog::broadcast::BroadcastId(late.broadcast_id().unwrap());
+    for vchannel in ["a", "b"] {
+        desk = desk.reopen();
+        // At once: the copies may not have been looked for yet.
+        acknowledge(&desk, id, vchannel);
+    }
+    assert_eq!(desk.submit("k", "p").unwrap().id, id);
+}
+
+#[test]
+fn a_callback_is_retried_for_its_own_time_behind_the_wait_for_consumers() {
+    let script = Arc::new(Script::acknowledged_by(AckMode::Consumer));
+    let desk = Desk::with(script, |options| options);
+    let late = desk.broadcaster.submit(&request("k", "p"), SOON).unwrap_err();
+    let id = oncelog::broadcast::BroadcastId(late.broadcast_id().unwrap());
+    desk.hands.pass(9 * 60_000);
+    let hands = Arc::clone(&desk.hands);
+    desk.script.then(move |_| {
+        hands.pass(2 * 60_000);
+        Verdict::Retry("not yet".into())
+    });
+    acknowledge(&desk, id, "a");
+    acknowledge(&desk, id, "b");
+    assert_eq!(desk.submit("k", "p").unwrap().outcome, Outcome::Done);
 }
 
 #[test]

@@ -281,6 +281,32 @@ fn every_damaged_record_is_named_not_only_the_first() {
 }
 
 #[test]
+fn skipping_damage_shows_every_valid_record_behind_it_marked() {
+    let (_dir, log) = log_of(30);
+    let all = rows(&log);
+    for at in [4, 9, 19] {
+        let offset = all[at]["offset"].as_u64().unwrap();
+        change(&segment(&log, &all[at]), offset + [33, 8, 17][at % 3], |byte| byte ^ 4);
+    }
+    assert_eq!(rows(&log).len(), 4);
+    let dump = run(&["dump", &log, "--json", "--skip-damage"], b"");
+    assert_eq!((dump.code, &dump.error()["lsn"]), (4, &5.into()), "{}", dump.err);
+    let found = dump.objects();
+    let shown: Vec<u64> = found.iter().map(|row| row["lsn"].as_u64().unwrap()).collect();
+    let expect: Vec<u64> = (1..=30).filter(|lsn| ![5, 10, 20].contains(lsn)).collect();
+    assert_eq!(shown, expect);
+    for row in &found {
+        let lsn = row["lsn"].as_u64().unwrap();
+        assert_eq!(row["behind_damage"] == true, lsn > 5, "{row}");
+        assert_eq!(row["payload"], format!("record {}", lsn - 1));
+        assert_eq!(row["offset"], all[usize::try_from(lsn).unwrap() - 1]["offset"]);
+    }
+    let text = run(&["dump", &log, "--skip-damage", "--from", "6", "--to", "7"], b"");
+    assert_eq!(text.code, 4);
+    assert_eq!(text.out.matches("(behind damage)").count(), 2, "{}", text.out);
+}
+
+#[test]
 fn a_zeroed_stretch_with_promised_frames_behind_it_is_corrupt() {
     let (_dir, log) = fresh("log");
     let lines: String = (0..600).map(|i| format!("{i} {}\n", "z".repeat(1_000))).collect();
@@ -294,6 +320,10 @@ fn a_zeroed_stretch_with_promised_frames_behind_it_is_corrupt() {
     let verify = run(&["verify", &log, "--json"], b"");
     assert_eq!(verify.code, 4);
     assert!(verify.objects().iter().any(|finding| finding["lsn"] == 21));
+    let found = run(&["dump", &log, "--json", "--skip-damage"], b"").objects();
+    assert_eq!(found.last().unwrap()["lsn"], 600);
+    let lost = 600 - found.len();
+    assert!((280..300).contains(&lost), "{lost}");
 }
 
 #[test]

@@ -94,6 +94,28 @@ fn a_missing_segment_is_corrupt_behind_what_stands_before_it() {
 }
 
 #[test]
+fn what_stands_behind_a_lost_segment_is_shown_when_damage_is_skipped() {
+    let without_header = |path: &Path| {
+        let mut bytes = fs::read(path).unwrap();
+        bytes[..12_288].fill(0);
+        fs::write(path, bytes).unwrap();
+    };
+    for lose in [&without_header as &dyn Fn(&Path), &|path| fs::remove_file(path).unwrap()] {
+        let (_dir, log) = fresh("log");
+        let lines: String = (0..300).map(|i| format!("{i} {}\n", "d".repeat(1_000))).collect();
+        run(&["append", &log, "--segment-bytes", "65536"], lines.as_bytes());
+        let all = segments(Path::new(&log));
+        lose(&all[2]);
+        let lost = before(&all[2])..before(&all[3]);
+        let dump = run(&["dump", &log, "--json", "--payload", "none", "--skip-damage"], b"");
+        assert_eq!((dump.code, &dump.error()["kind"]), (4, &"Corrupt".into()));
+        let shown: Vec<_> = dump.objects().iter().map(|row| row["lsn"].as_u64().unwrap()).collect();
+        let at = |lsn: &u64| !lost.contains(&(usize::try_from(*lsn).unwrap() - 1));
+        assert_eq!(shown, (1..=300).filter(at).collect::<Vec<u64>>());
+    }
+}
+
+#[test]
 fn segments_that_are_all_gone_are_corrupt_not_an_empty_log() {
     let remove = |path: &PathBuf| fs::remove_file(path).unwrap();
     check(|_, all| all.iter().for_each(remove), [4, 4, 4], Some(0));

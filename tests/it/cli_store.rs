@@ -237,3 +237,82 @@ fn a_payload_that_is_no_import_is_a_wrong_call_and_no_damage() {
     let refused = run(&args, b"");
     assert_eq!((refused.code, refused.error()["kind"].as_str()), (2, Some("InvalidInput")));
 }
+
+/// The only segment of a log of a store.
+fn segment(store: &str, log: &str) -> std::path::PathBuf {
+    let entries = fs::read_dir(Path::new(store).join(log)).unwrap();
+    let mut paths = entries.map(|entry| entry.unwrap().path());
+    paths.find(|path| path.extension().is_some_and(|ext| ext == "seg")).unwrap()
+}
+
+fn change(path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
+    let mut bytes = fs::read(path).unwrap();
+    change(&mut bytes);
+    fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn damage_in_one_log_of_a_store_hides_no_other_and_the_worst_decides() {
+    let (_dir, store) = fresh("store");
+    assert_eq!(broadcast(&store, "k", "p").0, 0);
+    // The payload of the first record of control.
+    change(&segment(&store, "control"), |bytes| bytes[12_288 + 40] ^= 1);
+    let kinds = |run: &crate::cli::Run| -> Vec<Value> {
+        let lines = run.err.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        lines.map(|line| line["error"]["kind"].clone()).collect()
+    };
+    let dump = run(&["dump", &store, "--json"], b"");
+    let shown: Vec<_> = dump.objects().iter().map(|row| row["log"].clone()).collect();
+    assert_eq!((dump.code, shown), (4, vec![Value::from("channels/p0"); 2]), "{}", dump.err);
+    assert_eq!(kinds(&dump), ["Corrupt"]);
+    let stats = run(&["stats", &store, "--json"], b"");
+    assert_eq!((stats.code, stats.objects().len()), (4, 2));
+    assert_eq!(stats.objects()[1]["records"], 2);
+
+    change(&segment(&store, "channels/p0"), |bytes| {
+        bytes[8] = 2;
+        let crc = crate::reference::bytes::crc(0, &bytes[..76]);
+        bytes[76..80].copy_from_slice(&crc.to_le_bytes());
+    });
+    for command in ["dump", "stats", "verify", "inspect"] {
+        let run = run(&[command, &store, "--json"], b"");
+        assert_eq!(run.code, 5, "{command}: {} {}", run.out, run.err);
+        if ["dump", "stats"].contains(&command) {
+            assert_eq!(kinds(&run), ["Corrupt", "Unsupported"]);
+        }
+    }
+}
+
+#[test]
+fn a_store_is_followed_in_one_channel_or_the_call_is_refused() {
+    let (_dir, store) = fresh("store");
+    assert_eq!(broadcast(&store, "k", "p").0, 0);
+    let follow = |extra: &[&str]| {
+        let args = ["dump", &store, "--json", "--follow", "--to", "2"];
+        run(&[&args, extra].concat(), b"")
+    };
+    let both = follow(&[]);
+    assert_eq!((both.code, both.objects().len()), (0, 2), "{}", both.err);
+    fs::create_dir(Path::new(&store).join("channels/p1")).unwrap();
+    let refused = follow(&[]);
+    assert_eq!((refused.code, refused.out.as_str()), (2, ""));
+    assert!(refused.error()["message"].as_str().unwrap().contains("--vchannel"));
+    let one = follow(&["--vchannel", "a"]);
+    assert_eq!((one.code, one.objects().len()), (0, 1), "{}", one.err);
+    assert_eq!(one.objects()[0]["vchannel"], "a");
+    assert_eq!(follow(&["--vchannel", "none"]).code, 2);
+}
+
+#[test]
+fn plain_records_are_kept_out_of_a_store() {
+    let (_dir, store) = fresh("store");
+    assert_eq!(broadcast(&store, "k", "p").0, 0);
+    let before = snapshot(Path::new(&store));
+    for log in ["", "control", "channels/p0", "channels/new", "new"] {
+        let path = Path::new(&store).join(log);
+        let append = run(&["append", path.to_str().unwrap(), "--json"], b"x\n");
+        assert_eq!((append.code, append.out.as_str()), (2, ""), "{log}: {}", append.err);
+    }
+    assert_eq!(snapshot(Path::new(&store)), before);
+    assert_eq!(broadcast(&store, "k", "p").1["duplicated"], true);
+}

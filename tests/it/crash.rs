@@ -12,7 +12,7 @@ pub(crate) mod workload;
 use std::time::Instant;
 
 use self::drive::{Op, ROOM};
-use self::explore::Explorer;
+use self::explore::{Explorer, WAYS};
 
 /// Different disk images that the run must have met, at least.
 const DISTINCT_MIN: usize = 50_000;
@@ -22,7 +22,7 @@ const DRAWN: u64 = 60;
 #[test]
 fn no_crash_breaks_a_promise() {
     let begin = Instant::now();
-    let mut explorer = Explorer::default();
+    let mut explorer = Explorer::new(WAYS);
     let workloads = workload::all(DRAWN);
     for workload in &workloads {
         if let Err(e) = explorer.workload(workload) {
@@ -63,7 +63,7 @@ const LENGTH: u32 = 3;
 fn no_short_sequence_breaks_a_promise() {
     let begin = Instant::now();
     let alphabet = alphabet();
-    let mut explorer = Explorer::default();
+    let mut explorer = Explorer::new(WAYS);
     let mut sequences = 0;
     for length in 1..=LENGTH {
         for code in 0..alphabet.len().pow(length) {

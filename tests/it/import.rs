@@ -46,7 +46,7 @@ fn killed_after(args: &[&str], while_: Duration) -> bool {
         // The pipe ends with the process.
         std::io::copy(&mut output, &mut std::io::sink()).unwrap();
         // Whoever killed the process waits no longer.
-        drop(ended.send(()));
+        ended.send(()).unwrap_or(());
     });
     let killed = end.recv_timeout(while_) == Err(RecvTimeoutError::Timeout);
     if killed {

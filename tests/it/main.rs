@@ -17,6 +17,7 @@ mod cli_damage;
 mod cli_store;
 mod crash;
 mod differential;
+mod examples;
 mod faults;
 mod import;
 mod kill;

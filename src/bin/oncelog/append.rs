@@ -5,15 +5,18 @@
 //! records that were not acknowledged.
 
 use std::io::{self, Read, StdinLock};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use oncelog::{Batch, Check, CreateMode, Durability, Log, LsnRange, Options, RecordKind};
+use oncelog::io::fs::FsIo;
+use oncelog::{
+    Batch, Check, CreateMode, Durability, Log, LsnRange, Options, Place, PlaceKind, RecordKind,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::failure::{Exit, Failure};
 use crate::render::Out;
 
-/// Append one record for each line of standard input; prints the LSN of each.
+/// Append one record for each line of standard input; print the LSN of each.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Directory of the log; made when it is absent.
@@ -24,7 +27,7 @@ pub(crate) struct Args {
     /// Records that are kept or cut as one; fewer when the input would block or ends.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     batch: u32,
-    /// Largest size of a segment from this open on, 64 KiB to 1 GiB.
+    /// Largest size of a segment from this open on, 64 KiB to 1 GiB [default: 64 MiB].
     #[arg(long, value_name = "N")]
     segment_bytes: Option<u64>,
 }
@@ -51,6 +54,7 @@ const BATCH_LEN_MAX: usize = 256 << 20;
 const READ_BYTES: usize = 64 << 10;
 
 pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
+    refuse_log_of_a_store(&args.log)?;
     let mut options = Options::new().create(CreateMode::IfMissing).check(Check::Full);
     if let Some(bytes) = args.segment_bytes {
         options = options.segment_bytes_max(bytes);
@@ -63,6 +67,20 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
     end?;
     closed?;
     Ok(Exit::Clean)
+}
+
+/// A plain record among those of a store would keep its broadcaster from opening it again.
+fn refuse_log_of_a_store(log: &Path) -> Result<(), Failure> {
+    let is_store = |dir: &Path| {
+        Place::at(&FsIo::new(), dir).is_ok_and(|place| place.kind() == PlaceKind::Store)
+    };
+    // The log itself may be absent.
+    let whole = log.canonicalize().or_else(|_| std::path::absolute(log)).unwrap_or_default();
+    if whole.ancestors().skip(1).take(2).any(is_store) {
+        let message = "the log is part of a store, which has its own records".into();
+        return Err(Failure::Usage { message, path: Some(log.into()) });
+    }
+    Ok(())
 }
 
 struct Appender<'a> {
@@ -168,7 +186,7 @@ impl Appender<'_> {
 
 /// Input that nobody saw acknowledged is not appended: that is no success, though a quiet one.
 fn reader_gone(failure: Failure) -> Failure {
-    if failure.is_quiet() { Failure::Pipe(Exit::Failed) } else { failure }
+    if matches!(failure, Failure::Pipe(_)) { Failure::Pipe(Exit::Failed) } else { failure }
 }
 
 enum Line {

@@ -11,7 +11,7 @@ use crate::render::{self, Out};
 use crate::value::{resource, scope, wait};
 use crate::writer::{Writer, WriterArgs};
 
-/// Send one message to several vchannels, at most once per key; prints its result as JSON.
+/// Send one message to several vchannels, at most once per key; print its result as JSON.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Directory of the store; made when it is absent or empty.

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use oncelog::broadcast::{Policy, Setting, Violation, WindowFull};
 use oncelog::io::{Io, OpenHow};
@@ -10,7 +9,7 @@ use serde_json::json;
 use toml::{Table, Value};
 
 use crate::failure::{Exit, Failure};
-use crate::render::Out;
+use crate::render::{self, Out};
 
 /// Read and check a configuration file.
 #[derive(Debug, clap::Args)]
@@ -169,7 +168,7 @@ fn explain(policy: &Policy) -> Vec<(&'static str, String, &'static str)> {
     vec![
         (
             "window_lifetime",
-            duration(policy.window_lifetime),
+            render::duration(policy.window_lifetime),
             "a finished key answers retries for so long",
         ),
         ("window_count_max", policy.window_count_max.to_string(), "keys at most, live ones all"),
@@ -178,28 +177,22 @@ fn explain(policy: &Policy) -> Vec<(&'static str, String, &'static str)> {
             format!("{}%", policy.principal_share_max),
             "of the keys for one principal beside others",
         ),
-        ("task_retention", duration(policy.task_retention), "a finished job is kept for so long"),
-        ("check_interval", duration(policy.check_interval), "between two sweeps of expired keys"),
+        (
+            "task_retention",
+            render::duration(policy.task_retention),
+            "a finished job is kept for so long",
+        ),
+        (
+            "check_interval",
+            render::duration(policy.check_interval),
+            "between two sweeps of expired keys",
+        ),
         ("window_full", full.into(), meaning),
         (
             "retry_age_max",
-            duration(policy.retry_age_max),
+            render::duration(policy.retry_age_max),
             "a task is retried for so long, then parked",
         ),
         ("broadcasts_per_hour_max", rate, "keyed broadcasts that the operator expects"),
     ]
-}
-
-/// A duration in the largest units that say it exactly.
-fn duration(value: Duration) -> String {
-    let units = [(3_600_000, "h"), (60_000, "m"), (1_000, "s"), (1, "ms")];
-    let mut rest = value.as_millis();
-    let mut text = String::new();
-    for (ms, unit) in units {
-        if rest >= ms {
-            text.push_str(&format!("{}{unit}", rest / ms));
-            rest %= ms;
-        }
-    }
-    if text.is_empty() { "0ms".into() } else { text }
 }

@@ -1,20 +1,25 @@
 //! `oncelog dump`: the records of a store, a log or a segment.
 
+use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use jiff::Timestamp;
+use oncelog::broadcast::StoreView;
+use oncelog::io::fs::FsIo;
 use oncelog::{ErrorKind, Lsn, Record, Severity};
 use serde_json::{Map, Value, json};
 
 use crate::failure::{Exit, Failure};
-use crate::logs::{self, Seen};
+use crate::logs::{self, Logs, Seen, Verdict};
 use crate::record::{self, PayloadArg};
 use crate::render::{self, Out};
 use crate::value::lsn;
 
 /// Print records and messages; never writes, works beside a live writer.
 ///
-/// Of a damaged log, every record before the damage is printed, then the error.
+/// Of a damaged log, every record before the damage is printed, then the error; of a store, the
+/// other logs are printed all the same.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// A store, a log or a segment.
@@ -40,9 +45,13 @@ pub(crate) struct Args {
     /// Messages whose idempotency key is this.
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
-    /// Go on with what becomes durable, until interrupted.
+    /// Go on with what becomes durable, until interrupted; of a store, in the only pchannel or in
+    /// that of --vchannel.
     #[arg(long)]
     follow: bool,
+    /// Show valid records behind damage, too, marked; the exit code is still that of the damage.
+    #[arg(long, conflicts_with = "follow")]
+    skip_damage: bool,
     /// How payloads are shown.
     #[arg(long, value_enum, default_value = "utf8")]
     payload: PayloadArg,
@@ -50,25 +59,53 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
     let mut out = Out::new(json);
-    let place = logs::open(&args.path)?;
-    let damage = place.findings.iter().find(|finding| finding.severity == Severity::Corrupt);
-    let mut exit = Exit::Clean;
-    let mut logs = place.logs;
-    if args.follow && logs.len() != 1 {
-        return Err(Failure::usage("--follow takes one log, not a store"));
+    let mut place = logs::open(&args.path)?;
+    if args.follow {
+        let seen = followed(&mut place, args)?;
+        dump(&seen, args, args.from, &mut out)?;
+        out.flush()?;
+        return follow(seen, args, &mut out);
     }
-    for seen in &logs {
+    let mut verdict = Verdict::new(&place);
+    for seen in &place.logs {
+        if !json && place.is_store {
+            out.line(&format!("{}:", seen.name))?;
+        }
         let end = dump(seen, args, args.from, &mut out);
         out.flush()?;
-        end?;
-        exit = exit.max(logs::exit(seen.view.severity()));
+        verdict.add(seen, end.map(|_| ()))?;
     }
-    if let Some(damage) = damage {
-        return Err(damage.to_error().into());
+    verdict.end()
+}
+
+/// The one log to follow.
+fn followed(place: &mut Logs, args: &Args) -> Result<Seen, Failure> {
+    if !place.is_store {
+        return place.logs.pop().ok_or_else(|| Failure::usage("there is no log"));
     }
-    match logs.pop() {
-        Some(seen) if args.follow => follow(seen, args, &mut out),
-        _ => Ok(exit),
+    let pchannel = match &args.vchannel {
+        Some(vchannel) => {
+            let view = StoreView::open(&args.path, Arc::new(FsIo::new()))?;
+            let found = view.state().pchannel_of(vchannel).map(logs::channel_name);
+            Some(
+                found
+                    .ok_or_else(|| Failure::usage(format!("there is no vchannel `{vchannel}`")))?,
+            )
+        }
+        None => None,
+    };
+    let is_wanted = |seen: &Seen| match &pchannel {
+        Some(name) => seen.name == *name,
+        None => seen.is_channel(),
+    };
+    let mut wanted: Vec<Seen> = std::mem::take(&mut place.logs);
+    wanted.retain(is_wanted);
+    match (wanted.pop(), wanted.is_empty()) {
+        (Some(seen), true) => Ok(seen),
+        _ => Err(Failure::Usage {
+            message: "--follow takes one log: name a --vchannel, or the directory of a log".into(),
+            path: Some(args.path.clone()),
+        }),
     }
 }
 
@@ -93,7 +130,12 @@ fn dump(
                 reader = seen.view.reader(Some(oldest))?;
                 continue;
             }
-            Err(error) => return Err(error.into()),
+            Err(error) => {
+                if args.skip_damage && logs::is_damage(error.kind()) {
+                    dump_behind(seen, args, reader.next_lsn(), out)?;
+                }
+                return Err(error.into());
+            }
         };
         let is_past = args.to.is_some_and(|to| record.lsn > to);
         if is_past || (args.follow && !record.durable) {
@@ -101,9 +143,32 @@ fn dump(
         }
         next = Some(record.lsn.next());
         if wanted(&record, args) {
-            print(seen, &record, args, out)?;
+            print(seen, &Shown { record, behind_damage: false }, args, out)?;
         }
     }
+}
+
+/// Prints what stands behind damage.
+fn dump_behind(seen: &Seen, args: &Args, from: Lsn, out: &mut Out) -> Result<(), Failure> {
+    let mut printed = Ok(());
+    seen.view.behind_damage(from, &mut |record| {
+        if args.to.is_some_and(|to| record.lsn > to) {
+            return ControlFlow::Break(());
+        }
+        if wanted(&record, args) {
+            printed = print(seen, &Shown { record, behind_damage: true }, args, out);
+        }
+        if printed.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    })?;
+    printed
+}
+
+/// A record as it is printed.
+#[derive(Debug)]
+struct Shown {
+    record: Record,
+    /// Recovery would not reach it.
+    behind_damage: bool,
 }
 
 /// Looks again and again, and prints what has become durable.
@@ -147,15 +212,16 @@ fn wanted(record: &Record, args: &Args) -> bool {
         && is(&args.key, &|| record::client_key(&record::message(record)?))
 }
 
-fn print(seen: &Seen, record: &Record, args: &Args, out: &mut Out) -> Result<(), Failure> {
+fn print(seen: &Seen, shown: &Shown, args: &Args, out: &mut Out) -> Result<(), Failure> {
     if out.is_json() {
-        out.object(&object(seen, record, args))
+        out.object(&object(seen, shown, args))
     } else {
-        out.line(&line(record, args))
+        out.line(&line(shown, args))
     }
 }
 
-fn object(seen: &Seen, record: &Record, args: &Args) -> Value {
+fn object(seen: &Seen, shown: &Shown, args: &Args) -> Value {
+    let record = &shown.record;
     let mut object = Map::new();
     object.insert("lsn".into(), json!(record.lsn.get()));
     seen.tag(&mut object);
@@ -166,6 +232,9 @@ fn object(seen: &Seen, record: &Record, args: &Args) -> Value {
     object.insert("kind".into(), json!(record::kind(record.kind)));
     object.insert("durable".into(), json!(record.durable));
     object.insert("batch_end".into(), json!(record.batch_end));
+    if shown.behind_damage {
+        object.insert("behind_damage".into(), json!(true));
+    }
     let message = record::message(record);
     let bytes = message.as_ref().map_or(&record.payload[..], |message| message.payload());
     if let Some(name) = record::type_of(record) {
@@ -184,7 +253,8 @@ fn object(seen: &Seen, record: &Record, args: &Args) -> Value {
     Value::Object(object)
 }
 
-fn line(record: &Record, args: &Args) -> String {
+fn line(shown: &Shown, args: &Args) -> String {
+    let record = &shown.record;
     let mut line = format!(
         "{:>10}  {}  {:#010x}  {}",
         record.lsn.get(),
@@ -194,6 +264,9 @@ fn line(record: &Record, args: &Args) -> String {
     );
     if !record.durable {
         line.push_str(" (not yet durable)");
+    }
+    if shown.behind_damage {
+        line.push_str(" (behind damage)");
     }
     let message = record::message(record);
     let bytes = message.as_ref().map_or(&record.payload[..], |message| message.payload());

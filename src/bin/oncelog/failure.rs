@@ -67,6 +67,8 @@ pub(crate) enum Failure {
     },
     /// Nobody reads standard output any more.
     Pipe(Exit),
+    /// One for each of several logs, and what they come to.
+    Several(Vec<Self>, Exit),
 }
 
 impl Failure {
@@ -82,16 +84,21 @@ impl Failure {
         Self::Stream { message: "cannot write to standard output".into(), path: None, source }
     }
 
-    pub(crate) fn is_quiet(&self) -> bool {
-        matches!(self, Self::Pipe(_))
-    }
-
     pub(crate) fn exit(&self) -> Exit {
         match self {
             Self::Library(error) => exit_of(error.kind()),
             Self::Usage { .. } => Exit::Usage,
             Self::Limit(_) | Self::Stream { .. } => Exit::Failed,
-            Self::Pipe(exit) => *exit,
+            Self::Pipe(exit) | Self::Several(_, exit) => *exit,
+        }
+    }
+
+    /// Those to be told, one by one.
+    pub(crate) fn each(&self) -> &[Self] {
+        match self {
+            Self::Several(failures, _) => failures,
+            Self::Pipe(_) => &[],
+            one => std::slice::from_ref(one),
         }
     }
 }

@@ -21,7 +21,7 @@ use crate::writer::{Writer, WriterArgs};
 pub(crate) struct Args {
     /// Directory of the store; made when it is absent or empty.
     dir: PathBuf,
-    /// Files: Parquet, CSV with a header, JSON Lines, a JSON array, NumPy columns.
+    /// Files: .parquet, .csv with a header, .jsonl or .ndjson, .json (an array of objects).
     #[arg(required = true)]
     files: Vec<PathBuf>,
     /// The collection; made when it is absent.
@@ -30,7 +30,7 @@ pub(crate) struct Args {
     /// Idempotency key: 1 to 256 bytes of printable ASCII.
     #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
     key: Option<String>,
-    /// Vchannels of a collection that is made.
+    /// Vchannels of a collection that is made [default: 1].
     #[arg(long, value_name = "N")]
     vchannels: Option<u32>,
     /// Column that identifies a row; every row must have it.

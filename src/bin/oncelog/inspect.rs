@@ -35,11 +35,12 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
     let io = Arc::new(FsIo::new());
     let store = if place.is_store { StoreView::open(&args.path, io).ok() } else { None };
     for seen in place.logs {
-        let pins = store.as_ref().map_or_else(Vec::new, |store| pins(store.state(), &seen.name));
+        let state = store.as_ref().map(StoreView::state);
+        let usage = state.map_or_else(Use::default, |state| Use::of(state, &seen.name));
         if json {
-            out.object(&log_object(&seen, &pins))?;
+            out.object(&log_object(&seen, &usage))?;
         } else {
-            print(&seen, &pins, &mut out)?;
+            print(&seen, &usage, &mut out)?;
         }
         exit = exit.max(logs::exit(seen.view.severity()));
     }
@@ -53,6 +54,26 @@ struct Pin {
     by: String,
     lsn: u64,
 }
+
+/// What a store uses a log for.
+#[derive(Debug, Default)]
+struct Use {
+    /// The vchannels that it carries.
+    vchannels: Vec<String>,
+    pins: Vec<Pin>,
+}
+
+impl Use {
+    fn of(state: &State, log: &str) -> Self {
+        let is_here = |pchannel: &str| logs::channel_name(pchannel) == log;
+        let vchannels = state.vchannels().filter(|(_, pchannel)| is_here(pchannel));
+        let vchannels = vchannels.map(|(name, _)| name.to_owned()).collect();
+        Self { vchannels, pins: pins(state, log) }
+    }
+}
+
+/// Vchannels that are named in text; JSON has all of them.
+const VCHANNELS_SHOWN: usize = 8;
 
 /// Unfinished work looks for its copies and slices behind the ends that it noted.
 fn pins(state: &State, log: &str) -> Vec<Pin> {
@@ -68,7 +89,7 @@ fn pins(state: &State, log: &str) -> Vec<Pin> {
     tasks.chain(jobs).collect()
 }
 
-fn log_object(seen: &Seen, pins: &[Pin]) -> Value {
+fn log_object(seen: &Seen, usage: &Use) -> Value {
     let view = &seen.view;
     let mut object = Map::new();
     seen.tag(&mut object);
@@ -83,7 +104,11 @@ fn log_object(seen: &Seen, pins: &[Pin]) -> Value {
     object.insert("segments".into(), json!(segments));
     let findings: Vec<Value> = view.findings().iter().map(|f| seen.finding(f)).collect();
     object.insert("findings".into(), json!(findings));
-    let pins: Vec<Value> = pins.iter().map(|pin| json!({ "by": pin.by, "lsn": pin.lsn })).collect();
+    if seen.is_channel() {
+        object.insert("vchannels".into(), json!(usage.vchannels));
+    }
+    let pins: Vec<Value> =
+        usage.pins.iter().map(|pin| json!({ "by": pin.by, "lsn": pin.lsn })).collect();
     object.insert("why_not_trimmed".into(), json!(pins));
     Value::Object(object)
 }
@@ -111,7 +136,7 @@ fn file_bytes(seen: &Seen) -> u64 {
     seen.view.segments().iter().map(|info| info.file_bytes).sum()
 }
 
-fn print(seen: &Seen, pins: &[Pin], out: &mut Out) -> Result<(), Failure> {
+fn print(seen: &Seen, usage: &Use, out: &mut Out) -> Result<(), Failure> {
     let view = &seen.view;
     let name =
         if seen.name.is_empty() { view.path().display().to_string() } else { seen.name.clone() };
@@ -147,7 +172,15 @@ fn print(seen: &Seen, pins: &[Pin], out: &mut Out) -> Result<(), Failure> {
             format!("{:#x}", info.end_offset),
         ))?;
     }
-    for pin in pins {
+    if !usage.vchannels.is_empty() {
+        let shown = usage.vchannels.iter().take(VCHANNELS_SHOWN).map(String::as_str);
+        let mut text = shown.collect::<Vec<_>>().join(", ");
+        if let Some(more) = usage.vchannels.len().checked_sub(VCHANNELS_SHOWN).filter(|n| *n > 0) {
+            render::write_to(&mut text, format_args!(" and {more} more"));
+        }
+        out.line(&format!("  vchannels: {text}"))?;
+    }
+    for pin in &usage.pins {
         out.line(&format!("  {} needs LSN {} and later", pin.by, count(pin.lsn)))?;
     }
     for finding in view.findings() {

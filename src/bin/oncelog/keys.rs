@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use oncelog::broadcast::{KeyHistory, KeyInfo, Scope, StoreView, WindowSummary, check_client_key};
@@ -137,9 +138,9 @@ fn print_summary(window: &WindowSummary, out: &mut Out) -> Result<(), Failure> {
     let live = u64::try_from(window.live_count).unwrap_or(u64::MAX);
     out.line(&format!("{} of {} keys", count(live), count(window.count_max)))?;
     out.line(&format!(
-        "a key is known for {} ms, by the policy {} ms",
-        count(window.effective_ms),
-        count(window.lifetime_ms)
+        "a key is known for {}, by the policy {}",
+        render::duration(Duration::from_millis(window.effective_ms)),
+        render::duration(Duration::from_millis(window.lifetime_ms))
     ))?;
     out.line(&format!(
         "dropped: {} expired, {} evicted",

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use oncelog::{Finding, LogView, Place, PlaceKind, Record, SegmentId, Severity};
+use oncelog::{ErrorKind, Finding, LogView, Place, PlaceKind, Record, SegmentId, Severity};
 use serde_json::{Map, Value, json};
 
 use crate::failure::{Exit, Failure};
@@ -48,7 +48,65 @@ pub(crate) fn open(path: &Path) -> Result<Logs, Failure> {
     Ok(Logs { is_store, logs, findings: place.findings().to_vec() })
 }
 
+/// The name of a pchannel's log below a store.
+pub(crate) fn channel_name(pchannel: &str) -> String {
+    format!("{CHANNELS}{pchannel}")
+}
+
+const CHANNELS: &str = "channels/";
+
+/// Whether an error says that bytes are damaged or unknown, and nothing of this machine.
+pub(crate) fn is_damage(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::Corrupt | ErrorKind::Unsupported)
+}
+
+/// What reading several logs amounts to: damage in one does not hide the next.
+#[derive(Debug)]
+pub(crate) struct Verdict {
+    exit: Exit,
+    damage: Vec<Failure>,
+}
+
+impl Verdict {
+    /// Begins with what is wrong beside the logs.
+    pub(crate) fn new(place: &Logs) -> Self {
+        let damage = place.findings.iter().filter(|f| f.severity >= Severity::Unsupported);
+        let damage = damage.map(|finding| finding.to_error().into()).collect();
+        Self { exit: exit(place.severity()), damage }
+    }
+
+    /// Counts what reading one log came to. An error that is no damage ends the command.
+    pub(crate) fn add(&mut self, seen: &Seen, end: Result<(), Failure>) -> Result<(), Failure> {
+        self.exit = self.exit.max(exit(seen.view.severity()));
+        let Err(failure) = end else { return Ok(()) };
+        if matches!(&failure, Failure::Library(error) if is_damage(error.kind())) {
+            self.exit = self.exit.max(failure.exit());
+            self.damage.push(failure);
+            return Ok(());
+        }
+        if self.damage.is_empty() || failure.each().is_empty() {
+            return Err(failure);
+        }
+        let mut all = std::mem::take(&mut self.damage);
+        all.push(failure);
+        Err(Failure::Several(all, self.exit))
+    }
+
+    /// The worst: 5 over 4 over 3.
+    pub(crate) fn end(self) -> Result<Exit, Failure> {
+        if self.damage.is_empty() {
+            return Ok(self.exit);
+        }
+        Err(Failure::Several(self.damage, self.exit))
+    }
+}
+
 impl Seen {
+    /// Whether it is the log of a pchannel of a store.
+    pub(crate) fn is_channel(&self) -> bool {
+        self.name.starts_with(CHANNELS)
+    }
+
     pub(crate) fn new(name: String, view: LogView) -> Self {
         let mut seen = Self { name, view, files: BTreeMap::new() };
         let segments = seen.view.segments();

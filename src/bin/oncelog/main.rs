@@ -35,7 +35,7 @@ use crate::failure::{Exit, Failure};
 #[command(name = "oncelog", version, about, max_term_width = 100)]
 struct Cli {
     /// One JSON object a line on standard output; an error is one object on standard error.
-    #[arg(long, global = true)]
+    #[arg(long, global = true, display_order = 900)]
     json: bool,
     #[command(subcommand)]
     command: Command,
@@ -78,8 +78,8 @@ fn main() -> ExitCode {
     match end {
         Ok(exit) => exit.into(),
         Err(failure) => {
-            if !failure.is_quiet() {
-                eprintln!("{}", render::failure(&failure, json));
+            for one in failure.each() {
+                eprintln!("{}", render::failure(one, json));
             }
             failure.exit().into()
         }

@@ -6,6 +6,7 @@
 
 use std::fmt::Write as _;
 use std::io::{self, BufWriter, StdoutLock, Write};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -107,7 +108,7 @@ impl Parts {
                 causes: vec![source.to_string()],
                 ..Self::default()
             },
-            Failure::Pipe(_) => Self::default(),
+            Failure::Pipe(_) | Failure::Several(..) => Self::default(),
         }
     }
 
@@ -158,6 +159,20 @@ pub(crate) fn time(ms: u64) -> String {
         .map_or_else(|| ms.to_string(), |stamp| format!("{stamp:.3}"))
 }
 
+/// A duration in the largest units that say it exactly.
+pub(crate) fn duration(value: Duration) -> String {
+    let units = [(3_600_000, "h"), (60_000, "m"), (1_000, "s"), (1, "ms")];
+    let mut rest = value.as_millis();
+    let mut text = String::new();
+    for (ms, unit) in units {
+        if rest >= ms {
+            write_to(&mut text, format_args!("{}{unit}", rest / ms));
+            rest %= ms;
+        }
+    }
+    if text.is_empty() { "0ms".into() } else { text }
+}
+
 /// Lower-case hexadecimal digits, two a byte.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len().saturating_mul(2));
@@ -178,6 +193,11 @@ pub(crate) fn count(number: u64) -> String {
         text.push(digit);
     }
     text
+}
+
+/// A number of things, such as `1 record` or `2 records`.
+pub(crate) fn things(number: u64, one: &str) -> String {
+    format!("{} {one}{}", count(number), if number == 1 { "" } else { "s" })
 }
 
 /// Text whose control characters and direction marks are escaped.

@@ -7,9 +7,9 @@ use oncelog::Record;
 use serde_json::{Map, Value, json};
 
 use crate::failure::{Exit, Failure};
-use crate::logs::{self, Seen};
+use crate::logs::{self, Seen, Verdict};
 use crate::record;
-use crate::render::{self, Out, count};
+use crate::render::{self, Out, count, things};
 
 /// Count records, bytes and times; never writes, works beside a live writer.
 #[derive(Debug, clap::Args)]
@@ -21,23 +21,19 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
     let mut out = Out::new(json);
     let place = logs::open(&args.path)?;
-    let mut exit = logs::exit(place.severity());
-    for seen in place.logs {
+    let mut verdict = Verdict::new(&place);
+    for seen in &place.logs {
         let mut stats = Stats::default();
-        let end = stats.read(&seen);
+        let end = stats.read(seen);
         if json {
-            out.object(&stats.object(&seen))?;
+            out.object(&stats.object(seen))?;
         } else {
-            stats.print(&seen, &mut out)?;
+            stats.print(seen, &mut out)?;
         }
-        exit = exit.max(logs::exit(seen.view.severity()));
-        if let Err(failure) = end {
-            out.flush()?;
-            return Err(failure);
-        }
+        out.flush()?;
+        verdict.add(seen, end)?;
     }
-    out.flush()?;
-    Ok(exit)
+    verdict.end()
 }
 
 /// What is counted over the records of one log.
@@ -136,9 +132,9 @@ impl Stats {
             seen.name.clone()
         };
         out.line(&format!(
-            "{name}: {} records in {} batches, {} payload bytes in {} frame bytes",
-            count(self.records),
-            count(self.batches),
+            "{name}: {} in {}, {} payload bytes in {} frame bytes",
+            things(self.records, "record"),
+            if self.batches == 1 { "1 batch".into() } else { count(self.batches) + " batches" },
             count(self.payload_bytes),
             count(self.frame_bytes),
         ))?;
@@ -146,19 +142,22 @@ impl Stats {
             let rate = self.rate(self.records).map_or_else(String::new, |r| format!(", {r}/s"));
             out.line(&format!("  time {} to {}{rate}", render::time(first), render::time(last)))?;
         }
-        for (kind, n) in &self.kinds {
-            out.line(&format!("  kind {:<12} {:>12}", record::kind(*kind), count(*n)))?;
-        }
-        for (label, names) in [("type", &self.types), ("vchannel", &self.vchannels)] {
-            for (name, n) in names {
-                out.line(&format!("  {label} {name:<20} {:>12}", count(*n)))?;
-            }
-        }
-        for (label, sizes) in [("bytes", &self.sizes), ("records", &self.batch_sizes)] {
-            for (bits, n) in sizes {
-                let range = format!("{} to {}", count(low(*bits)), count(high(*bits)));
-                out.line(&format!("  {label} {range:<24} {:>12}", count(*n)))?;
-            }
+        let mut rows: Vec<(String, u64)> = Vec::new();
+        rows.extend(
+            self.kinds.iter().map(|(kind, n)| (format!("kind {}", record::kind(*kind)), *n)),
+        );
+        rows.extend(self.types.iter().map(|(name, n)| (format!("type {name}"), *n)));
+        rows.extend(self.vchannels.iter().map(|(name, n)| (format!("vchannel {name}"), *n)));
+        rows.extend(
+            self.sizes.iter().map(|(bits, n)| (format!("payload of {} bytes", range(*bits)), *n)),
+        );
+        rows.extend(
+            self.batch_sizes
+                .iter()
+                .map(|(bits, n)| (format!("batch of {} records", range(*bits)), *n)),
+        );
+        for (what, n) in rows {
+            out.line(&format!("  {what:<40} {:>14}", count(n)))?;
         }
         Ok(())
     }
@@ -171,6 +170,11 @@ fn add(names: &mut BTreeMap<String, u64>, name: &str) {
         let name = if names.len() < NAMES_MAX { name } else { "others" };
         *names.entry(name.into()).or_default() += 1;
     }
+}
+
+fn range(bits: u32) -> String {
+    let (low, high) = (low(bits), high(bits));
+    if low == high { count(low) } else { format!("{} to {}", count(low), count(high)) }
 }
 
 /// Bits of a number: 0 for 0, 1 for 1, 2 for 2 and 3, and so on.

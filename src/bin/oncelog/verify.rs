@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::failure::{Exit, Failure};
 use crate::logs::{self, Seen};
-use crate::render::{Out, count};
+use crate::render::{Out, things};
 
 /// Check every checksum and rule; never writes, works beside a live writer.
 #[derive(Debug, clap::Args)]
@@ -124,9 +124,9 @@ fn print(seen: &Seen, summary: &VerifySummary, out: &mut Out) -> Result<(), Fail
     }
     let name = if seen.name.is_empty() { "log" } else { &seen.name };
     out.line(&format!(
-        "{name}: {status}, {} records in {} segments, LSN {} to {}, durable {}",
-        count(summary.records),
-        count(summary.segments),
+        "{name}: {status}, {} in {}, LSN {} to {}, durable {}",
+        things(summary.records, "record"),
+        things(summary.segments, "segment"),
         shown(summary.first_lsn),
         shown(summary.last_lsn),
         shown(summary.durable_lsn),

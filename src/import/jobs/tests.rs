@@ -256,3 +256,21 @@ fn a_wait_that_is_over_leaves_the_job_running() {
     assert_eq!(fixture.call(request("c", &[&path]), &whole).unwrap().rows, 50_000);
     assert_eq!(fixture.rows("c").len(), 100_000);
 }
+
+/// Whoever followed second, without a limit, never came back.
+#[test]
+fn a_follower_of_a_closed_store_is_told() {
+    let fixture = Fixture::new();
+    let rows: String = (0..300_000).map(|n| format!("{n}\n")).collect();
+    let file = fixture.file("n.csv", &format!("n\n{rows}"));
+    let (imports, broadcaster) = fixture.open();
+    let request = ImportRequest::new("c", vec![file]);
+    let answer = imports.submit(&broadcaster, request, &ImportCall::of("default")).unwrap();
+    broadcaster.close().unwrap();
+    let jobs = broadcaster.jobs();
+    assert!(jobs.get(answer.id).unwrap().over.is_none(), "the job outran the close");
+    for _ in 0..2 {
+        let told = imports.follow(&jobs, answer.id, &|| None, &mut |_| {});
+        assert_eq!(told.unwrap_err().kind(), ErrorKind::Closed);
+    }
+}

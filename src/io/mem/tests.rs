@@ -198,16 +198,33 @@ fn a_full_disk_takes_what_fits_and_frees_what_is_removed() {
 #[test]
 fn faults_strike_the_call_they_are_armed_for() {
     let (io, file) = fresh();
-    io.arm(Which::Kind(CallKind::Write), 2, 1, Fault::Error(ENOSPC));
+    io.arm(Which::Kind(CallKind::Write), 2, 1, Fault::Error(EINTR));
     io.arm(Which::Kind(CallKind::Write), 3, 1, Fault::Short(5));
     io.arm(Which::Kind(CallKind::Read), 1, 1, Fault::Error(EINTR));
     assert_eq!(file.write_at(b"0123456789", 0).unwrap(), 10);
-    assert_eq!(file.write_at(b"x", 0).unwrap_err().raw_os_error(), Some(ENOSPC));
+    assert_eq!(file.write_at(b"x", 0).unwrap_err().raw_os_error(), Some(EINTR));
     assert_eq!(file.write_at(b"abcdefghij", 0).unwrap(), 5);
     let mut buf = [0; 10];
     assert_eq!(file.read_full_at(&mut buf, 0).unwrap(), 10);
     assert_eq!(&buf, b"abcde56789");
     assert!(file.write_whole_at(b"zz", 0).is_ok());
+}
+
+#[test]
+fn a_failed_write_leaves_any_begin_of_it() {
+    let mut found: Vec<usize> = (0..100)
+        .map(|seed| {
+            let (io, file) = fresh();
+            io.seed(seed);
+            io.arm(Which::Kind(CallKind::Write), 1, 1, Fault::Error(ENOSPC));
+            let error = file.write_at(&[1; 1200], 0).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(ENOSPC));
+            io.machine().bytes("/a").unwrap().len()
+        })
+        .collect();
+    found.sort_unstable();
+    found.dedup();
+    assert_eq!(found, [0, 512, 1024, 1200]);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use oncelog::{
     Batch, Check, Clock, CreateMode, Durability, ErrorKind, Log, Lsn, Options, RecordKind,
 };
 
-use super::oracle::{End, Oracle};
+use super::oracle::{End, Oracle, count_of};
 
 /// Where the log lies.
 pub(crate) const DIR: &str = "/db";
@@ -319,16 +319,16 @@ impl Driver {
                 if !self.full && !self.is_struck() {
                     return Err(format!("G6: refused for space that is there: {}", chain(e)));
                 }
-                self.oracle(|o| o.history.truncate(before as usize));
+                self.oracle(|o| o.history.truncate(count_of(before)));
                 Ok(())
             }
             // Refused before a byte of it was written.
             ErrorKind::Io if self.is_struck() && !self.poisoned => {
-                self.oracle(|o| o.history.truncate(before as usize));
+                self.oracle(|o| o.history.truncate(count_of(before)));
                 Ok(())
             }
             ErrorKind::Poisoned if self.poisoned || self.is_struck() => {
-                self.oracle(|o| o.history.truncate(before as usize));
+                self.oracle(|o| o.history.truncate(count_of(before)));
                 self.poisoned = true;
                 Ok(())
             }
@@ -338,7 +338,7 @@ impl Driver {
                 Ok(())
             }
             ErrorKind::Limit => {
-                self.oracle(|o| o.history.truncate(before as usize));
+                self.oracle(|o| o.history.truncate(count_of(before)));
                 Ok(())
             }
             kind => Err(format!("append: {} ({kind})", chain(e))),

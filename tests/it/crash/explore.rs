@@ -8,15 +8,17 @@ use oncelog::testing::{Dice, Machine, survivors};
 use oncelog::{ErrorKind, Lsn};
 
 use super::drive::{DIR, Driver, Op, Point, open_full, segments};
-use super::oracle::{End, Oracle};
+use super::oracle::{End, Oracle, count_of};
 use super::workload::Workload;
 
 /// Ways in which a power loss is played at a point of the workload, and at one of a recovery.
-const WAYS: [usize; 2] = [48, 3];
+pub(crate) const WAYS: [usize; 2] = [48, 3];
 
 /// Everything that was seen, and how much of it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Explorer {
+    /// Ways in which a power loss is played, by the crashes before it.
+    ways: [usize; 2],
     /// Digests of what the crashes left.
     states: HashSet<u64>,
     /// Digests of power losses with the oracle that they were judged by.
@@ -27,6 +29,11 @@ pub(crate) struct Explorer {
 }
 
 impl Explorer {
+    pub(crate) fn new(ways: [usize; 2]) -> Self {
+        let (states, judged) = (HashSet::new(), HashSet::new());
+        Self { ways, states, judged, points: 0, openings: 0, damages: 0 }
+    }
+
     pub(crate) fn distinct(&self) -> usize {
         self.states.len()
     }
@@ -86,7 +93,7 @@ impl Explorer {
             }
         }
         let unsynced = machine.unsynced();
-        for way in survivors(&unsynced, WAYS[depth], dice) {
+        for way in survivors(&unsynced, self.ways[depth], dice) {
             let left = machine.power_loss(&unsynced, &way);
             self.visit(&left, oracle, End::Power, depth, seed)
                 .map_err(|e| format!("power loss that left {way:?}: {e}"))?;
@@ -113,11 +120,11 @@ impl Explorer {
         self.openings += 1;
         // Recovery is crashed again where it begins from what a kill left, and from a few of the
         // images of a power loss.
-        let again = depth + 1 < WAYS.len() && (end != End::Power || digest % 24 == 0);
+        let again = depth + 1 < self.ways.len() && (end != End::Power || digest.is_multiple_of(24));
         let mut driver = Driver::new(machine.clone(), oracle.clone(), seed, again);
         driver.open(end)?;
         // As long as the record that was lost, so that stale frames behind it would fit.
-        let lost = driver.last_lsn() as usize;
+        let lost = count_of(driver.last_lsn());
         let len = oracle.history.get(lost).map_or(20, |rec| rec.payload.len());
         driver.step(&Op::Space(None))?;
         driver.step(&Op::Synced(vec![len])).map_err(|e| format!("append after it: {e}"))?;
@@ -128,7 +135,7 @@ impl Explorer {
             self.point(point, depth + 1, &mut dice)
                 .map_err(|e| format!("crash again before {:?}, point {k}: {e}", point.kind))?;
         }
-        if again || digest % 8 == 0 {
+        if again || digest.is_multiple_of(8) {
             let lost = last.machine.power_loss(&last.machine.unsynced(), &[]);
             self.openings += 1;
             Driver::new(lost, last.oracle.clone(), seed, false)

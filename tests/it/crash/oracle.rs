@@ -44,6 +44,11 @@ pub(crate) struct Oracle {
     pub(crate) payloads: u64,
 }
 
+/// How many records there are up to an LSN.
+pub(crate) fn count_of(lsn: u64) -> usize {
+    usize::try_from(lsn).unwrap()
+}
+
 impl Oracle {
     pub(crate) fn new() -> Self {
         Self { oldest: (1, 1), ..Self::default() }
@@ -100,7 +105,7 @@ impl Oracle {
         if oldest < self.oldest.0 || oldest > self.oldest.1 {
             return Err(format!("G8: oldest is {oldest}, trims allow {:?}", self.oldest));
         }
-        if last > 0 && !self.history[last as usize - 1].last {
+        if last > 0 && !self.history[count_of(last) - 1].last {
             return Err(format!("G2: LSN {last} is the last left and not the last of its batch"));
         }
         let durable = log.durable_lsn().map_or(0, Lsn::get);
@@ -108,7 +113,7 @@ impl Oracle {
             return Err(format!("G1: {last} is served, {durable} is durable"));
         }
         self.check_records(log, oldest, last)?;
-        self.history.truncate(last as usize);
+        self.history.truncate(count_of(last));
         (self.promised, self.written) = (last, last);
         // A trim that did not return may be found by one opening and be gone by the next: nothing
         // was removed for it.
@@ -142,7 +147,7 @@ impl Oracle {
         if found.lsn.get() != next || next > last {
             return Err(format!("G7: expected LSN {next} of {last}, found {}", found.lsn));
         }
-        let known = &self.history[next as usize - 1];
+        let known = &self.history[count_of(next) - 1];
         if found.payload[..] != known.payload[..] {
             return Err(format!("G3: LSN {next} holds other bytes"));
         }

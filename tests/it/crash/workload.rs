@@ -26,15 +26,17 @@ fn buffered(len: usize) -> Op {
     Op::Buffered(vec![len])
 }
 
-/// Every workload: those written for a purpose, then `random` drawn ones.
+/// Every workload: those written for a purpose, the quick ones first, then `random` drawn ones.
 pub(crate) fn all(random: u64) -> Vec<Workload> {
     let mut all = appends();
-    all.extend(remainders());
-    all.extend(rolls());
-    all.extend(trims());
-    all.extend(faults());
     all.extend(torn_ends());
+    all.extend(full_disks());
+    all.extend(failed_syncs());
+    all.extend(failed_writes());
+    all.extend(remainders());
     all.extend((1..=random).map(drawn));
+    all.extend(trims());
+    all.extend(rolls());
     all
 }
 
@@ -73,6 +75,20 @@ fn appends() -> Vec<Workload> {
                 synced(60),
                 Op::Power,
                 Op::Close,
+            ],
+        ),
+        named(
+            "idle behind what is not synced",
+            vec![
+                synced(40),
+                buffered(700),
+                Op::Flush,
+                Op::IdleSlot,
+                Op::Sync,
+                Op::Buffered(vec![700, 700]),
+                Op::Flush,
+                Op::Trim(2),
+                Op::IdleSlot,
             ],
         ),
         named(
@@ -171,7 +187,7 @@ fn trims() -> Vec<Workload> {
     ]
 }
 
-fn faults() -> Vec<Workload> {
+fn full_disks() -> Vec<Workload> {
     let fill = || synced(ROOM - 3000);
     vec![
         named(
@@ -213,6 +229,16 @@ fn faults() -> Vec<Workload> {
                 synced(1),
             ],
         ),
+        named(
+            "full from the start",
+            vec![Op::Space(Some(1)), synced(5), Op::Space(None), synced(6)],
+        ),
+    ]
+}
+
+fn failed_syncs() -> Vec<Workload> {
+    let fill = || synced(ROOM - 3000);
+    vec![
         named(
             "failed sync, killed",
             vec![
@@ -273,6 +299,11 @@ fn faults() -> Vec<Workload> {
             "failed sync of a close",
             vec![synced(5), buffered(1200), Op::FailSync, Op::Close, Op::Close, synced(1200)],
         ),
+    ]
+}
+
+fn failed_writes() -> Vec<Workload> {
+    vec![
         named(
             "failed write",
             vec![
@@ -285,15 +316,20 @@ fn faults() -> Vec<Workload> {
             ],
         ),
         named(
+            "refused group",
+            (0..6)
+                .flat_map(|_| {
+                    let group = Op::Synced(vec![500, 500, 500]);
+                    [synced(9), Op::FailWrite(None), group, synced(500), Op::Kill]
+                })
+                .collect(),
+        ),
+        named(
             "short write",
             [0, 1, 31, 33, 600, 1100]
                 .into_iter()
                 .flat_map(|n| [Op::FailWrite(Some(n)), synced(1500), synced(1500), Op::Kill])
                 .collect(),
-        ),
-        named(
-            "full from the start",
-            vec![Op::Space(Some(1)), synced(5), Op::Space(None), synced(6)],
         ),
     ]
 }
@@ -319,7 +355,12 @@ fn drawn(seed: u64) -> Workload {
     let fixed = (dice.below(2) == 1).then(|| lens[dice.index(8)]);
     let batch = |dice: &mut Dice| -> Vec<usize> {
         let count = [1, 1, 1, 2, 3][dice.index(5)];
-        (0..count).map(|_| fixed.unwrap_or(lens[dice.index(lens.len())])).collect()
+        (0..count)
+            .map(|_| {
+                let drawn = lens[dice.index(lens.len())];
+                fixed.unwrap_or(drawn)
+            })
+            .collect()
     };
     let steps = 4 + dice.below(8);
     let ops = (0..steps)

@@ -1,0 +1,176 @@
+//! The async front of a log, for callers on a tokio runtime.
+//!
+//! A thread of the runtime never waits for the disk here: what fits into the buffer goes there at
+//! once, and the log's own thread writes and syncs it; what has to wait, or starts a segment, runs
+//! on the runtime's pool for blocking work. The log itself needs no runtime, and is the same log:
+//! both ways in may be mixed.
+//!
+//! [`Log::open`], readers, and dropping the last handle block; hand them to
+//! [`tokio::task::spawn_blocking`].
+
+use std::sync::Arc;
+
+use tokio::runtime::Handle as Runtime;
+
+use super::Log;
+use super::group::{Awaited, Pending};
+use super::options::{Batch, Durability, RecordKind};
+use super::writer::Shared;
+use crate::error::{Error, ErrorKind, Result};
+use crate::lsn::{Lsn, LsnRange};
+
+impl Log {
+    /// Appends one record of kind [`RecordKind::RECORD`], as [`Log::append`] does.
+    ///
+    /// # Errors
+    ///
+    /// As [`Log::append_batch_async`].
+    ///
+    /// # Durability
+    ///
+    /// When this resolves to `Ok`, the record survives a power loss.
+    ///
+    /// # Cancellation
+    ///
+    /// As [`Log::append_batch_async`].
+    pub async fn append_async(&self, record: &[u8]) -> Result<Lsn> {
+        let batch = Batch { kind: RecordKind::RECORD, records: &[record] };
+        Ok(self.append_batch_async(batch, Durability::Synced).await?.first)
+    }
+
+    /// Appends records as one, as [`Log::append_batch`] does, and never blocks the thread that
+    /// polls. Where the buffer is full or a segment has to be started, the records are copied for
+    /// the thread that waits for it.
+    ///
+    /// Futures that are polled one after the other get their LSNs in that order, unless one of them
+    /// had to wait.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Log::append_batch`]; also `InvalidInput` outside of a tokio runtime, and `Closed`
+    /// when the runtime ends before the append began: nothing was written.
+    ///
+    /// # Durability
+    ///
+    /// That of [`Log::append_batch`], once this resolves to `Ok`.
+    ///
+    /// # Cancellation
+    ///
+    /// Before its first poll it has done nothing. Dropped later, the batch is appended once all the
+    /// same, unless it is refused, or the log is closed or the runtime ends first; one that is to
+    /// be synced is synced within 10 ms. Only who is told changes.
+    pub async fn append_batch_async(
+        &self,
+        batch: Batch<'_>,
+        durability: Durability,
+    ) -> Result<LsnRange> {
+        let runtime = runtime()?;
+        let shared = &self.handle.shared;
+        let sync = durability == Durability::Synced;
+        let lsns = match shared.try_enqueue(batch, sync)? {
+            Some(lsns) => lsns,
+            None => {
+                let (shared, copy) = (Arc::clone(shared), Copied::of(batch));
+                off_thread(&runtime, move || copy.enqueue(&shared, sync)).await?
+            }
+        };
+        if sync { Pending::new(Arc::clone(shared), lsns).await } else { Ok(lsns) }
+    }
+
+    /// Waits until the durable LSN is at least `lsn`, as [`Log::wait_durable`] does. The record
+    /// need not have been appended yet, and this syncs nothing itself: a task that follows the log
+    /// waits so for what it reads next. Needs no runtime.
+    ///
+    /// # Errors
+    ///
+    /// `Poisoned`, `Closed`: it will not come.
+    ///
+    /// # Cancellation
+    ///
+    /// Dropping it changes nothing.
+    pub async fn wait_durable_async(&self, lsn: Lsn) -> Result<()> {
+        Awaited::new(Arc::clone(&self.handle.shared), lsn.get()).await
+    }
+
+    /// Makes everything that was appended before the first poll durable, as [`Log::sync`] does.
+    ///
+    /// # Errors
+    ///
+    /// `Poisoned`, `Closed`; `InvalidInput` outside of a tokio runtime.
+    ///
+    /// # Durability
+    ///
+    /// When this resolves to `Ok`, those records survive a power loss.
+    ///
+    /// # Cancellation
+    ///
+    /// Dropped behind its first poll, the sync goes on.
+    pub async fn sync_async(&self) -> Result<Option<Lsn>> {
+        let shared = Arc::clone(&self.handle.shared);
+        off_thread(&runtime()?, move || shared.sync()).await
+    }
+
+    /// Syncs what was appended, and releases the directory before it resolves, as [`Log::close`]
+    /// does.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Log::close`]; `InvalidInput` outside of a tokio runtime, where the log is closed
+    /// by its drop, and blocks.
+    ///
+    /// # Durability
+    ///
+    /// When this resolves to `Ok`, every record that was appended.
+    ///
+    /// # Cancellation
+    ///
+    /// Dropped behind its first poll, the close goes on.
+    pub async fn close_async(self) -> Result<()> {
+        off_thread(&runtime()?, move || self.close()).await
+    }
+}
+
+/// A batch that outlives the call.
+#[derive(Debug)]
+struct Copied {
+    kind: RecordKind,
+    records: Vec<Vec<u8>>,
+}
+
+impl Copied {
+    fn of(batch: Batch<'_>) -> Self {
+        let records = batch.records.iter().map(|record| record.to_vec()).collect();
+        Self { kind: batch.kind, records }
+    }
+
+    fn enqueue(&self, shared: &Shared, sync: bool) -> Result<LsnRange> {
+        let records: Vec<&[u8]> = self.records.iter().map(Vec::as_slice).collect();
+        shared.enqueue(Batch { kind: self.kind, records: &records }, sync)
+    }
+}
+
+/// The runtime of the task that asks. Asked for whether or not it turns out to be needed: a caller
+/// without one learns of it at once, not at the first roll.
+pub(crate) fn runtime() -> Result<Runtime> {
+    Runtime::try_current().map_err(|e| {
+        let what = "an async call outside of a tokio runtime";
+        Error::new(ErrorKind::InvalidInput, what).with_source(e)
+    })
+}
+
+/// Runs what blocks on the runtime's pool. Once it was handed over it runs whether or not anybody
+/// waits for it, unless the runtime ends before it begins.
+pub(crate) async fn off_thread<T: Send + 'static>(
+    runtime: &Runtime,
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let e = match runtime.spawn_blocking(work).await {
+        Ok(done) => return done,
+        Err(e) => e,
+    };
+    if e.is_panic() {
+        std::panic::resume_unwind(e.into_panic());
+    }
+    let what = "the runtime ended before the call began";
+    Err(Error::new(ErrorKind::Closed, what).with_source(e))
+}
