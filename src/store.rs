@@ -164,6 +164,7 @@ impl Store {
         if found.is_some() {
             expect_log(&*io, &control_dir, "the control log is gone")?;
         }
+        lock.complete(&*io, dir)?;
         let create = if found.is_some() { CreateMode::Never } else { CreateMode::IfMissing };
         let record_len_max = options.log.record_len_max.saturating_add(ACCEPTED_EXTRA);
         let batch_bytes_max = options.log.batch_bytes_max.saturating_add(ACCEPTED_EXTRA.into());

@@ -5,7 +5,7 @@ mod front;
 mod index;
 mod watch;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -359,6 +359,54 @@ fn memory() -> (MemIo, Options) {
     let io = MemIo::new(Machine::new());
     let options = options().io(Arc::new(io.clone())).background(false);
     (io, options)
+}
+
+/// Names and bytes of everything in a directory.
+fn contents(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    let read = |name: String| (name.clone(), std::fs::read(dir.join(name)).unwrap());
+    names(dir).into_iter().map(read).collect()
+}
+
+/// The lock file was made, or made whole, before the log was judged.
+#[test]
+fn a_log_that_is_refused_is_left_as_it_was() {
+    #[track_caller]
+    fn check(spoil: impl Fn(&Path), create: CreateMode, expected: Option<ErrorKind>) {
+        let locks: [Option<usize>; 5] = [None, Some(0), Some(20), Some(32), Some(512)];
+        for lock in locks {
+            let (_home, dir) = place();
+            let log = open(&dir);
+            while segments(&dir).len() < 3 {
+                log.append(&[1; 9000]).unwrap();
+            }
+            log.close().unwrap();
+            spoil(&dir);
+            let path = dir.join("LOCK");
+            match lock {
+                None => std::fs::remove_file(&path).unwrap(),
+                Some(len) => {
+                    let bytes = std::fs::read(&path).unwrap();
+                    std::fs::write(&path, &bytes[..len]).unwrap();
+                }
+            }
+            let before = contents(&dir);
+            let opened = Log::open(&dir, &options().create(create)).map(|(log, _)| log);
+            assert_eq!(opened.as_ref().err().map(oncelog::Error::kind), expected, "{lock:?}");
+            if expected.is_some() {
+                assert!(contents(&dir) == before, "{lock:?}");
+                continue;
+            }
+            opened.unwrap().close().unwrap();
+            let whole = std::fs::read(&path).unwrap();
+            assert_eq!((whole.len(), &whole[..8]), (512, &b"oncelock"[..]), "{lock:?}");
+        }
+    }
+    let corrupt = Some(ErrorKind::Corrupt);
+    let refused = Some(ErrorKind::InvalidInput);
+    check(|dir| std::fs::remove_file(&segments(dir)[0]).unwrap(), CreateMode::Never, corrupt);
+    check(|dir| std::fs::remove_file(&segments(dir)[1]).unwrap(), CreateMode::IfMissing, corrupt);
+    check(|_| (), CreateMode::Always, refused);
+    check(|_| (), CreateMode::Never, None);
 }
 
 #[test]
