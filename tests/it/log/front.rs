@@ -121,7 +121,7 @@ fn a_task_that_waits_for_the_buffer_lets_others_run() {
         });
         // Reached while both wait: nobody has taken this thread.
         tokio::spawn(async {}).await.unwrap();
-        assert_eq!(log.durable_lsn(), None);
+        assert_eq!((log.durable_lsn(), log.next_lsn()), (None, lsn(2)), "2900 bytes would wait");
         watch.release();
         assert_eq!(first.await.unwrap().unwrap(), lsn(1));
         assert_eq!(second.await.unwrap().unwrap(), lsn(2));
@@ -227,6 +227,7 @@ fn every_task_is_told_of_a_failed_sync() {
     let scene = scene(&options());
     let log = &scene.log;
     scene.watch.fail();
+    scene.watch.hold();
     scene.runtime.block_on(async {
         let append = |len: usize| {
             let log = log.clone();
@@ -234,6 +235,9 @@ fn every_task_is_told_of_a_failed_sync() {
         };
         // The last one needs a roll, whose sync fails: it has no LSN yet.
         let tasks = [append(10), append(30_000), append(60_000)];
+        tokio::task::yield_now().await;
+        assert_eq!(log.next_lsn(), lsn(3), "two are in, one waits");
+        scene.watch.release();
         let mut kinds = Vec::new();
         for task in tasks {
             kinds.push(task.await.unwrap());
