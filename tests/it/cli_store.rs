@@ -280,7 +280,7 @@ fn the_documented_keys_are_those_that_are_printed() {
         segments.iter().for_each(|one| check_documented("`inspect`, of `segments`", one, true));
     }
     for object in printed(&["verify"]) {
-        let summary = object.get("summary").or(object.get("log_summary")).unwrap();
+        let summary = object.get("summary").or_else(|| object.get("log_summary")).unwrap();
         check_documented("`verify`, last", summary, false);
     }
     change(&segment(&store, "channels/p0"), |bytes| bytes[12_288 + 40] ^= 1);
