@@ -102,6 +102,8 @@ impl StoredMessage {
 
 /// Messages that were handed over and are not known to be durable. Dropping this changes nothing
 /// but who is told.
+///
+/// Methods added later have a default, so that an implementation goes on compiling.
 pub trait PendingMessages: fmt::Debug + Send {
     /// Waits until they are durable; returns where each stands, in order.
     ///
@@ -119,6 +121,8 @@ pub trait PendingMessages: fmt::Debug + Send {
 }
 
 /// Reads the durable messages of a pchannel in order.
+///
+/// Methods added later have a default, so that an implementation goes on compiling.
 pub trait MessageReader: fmt::Debug + Send {
     /// The next message; `None` at the end as it is at this moment, and a later call may find one.
     ///
@@ -151,6 +155,8 @@ pub struct ChannelLimits {
 }
 
 /// One pchannel.
+///
+/// Methods added later have a default, so that an implementation goes on compiling.
 pub trait ChannelLog: fmt::Debug + Send + Sync + 'static {
     /// Stamps the messages and hands them over as one batch, kept or lost whole. Their time ticks
     /// ascend, above every one before.

@@ -13,6 +13,8 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 pub use log_time::{ClockLimits, LogTime};
 
 /// A source of time.
+///
+/// Methods added later have a default, so that an implementation goes on compiling.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// Milliseconds since 1970-01-01 UTC; may step either way.
     fn wall_ms(&self) -> u64;

@@ -26,6 +26,8 @@ use std::{fmt, io};
 use bytes::Bytes;
 
 /// A file system.
+///
+/// Methods added later have a default, so that an implementation goes on compiling.
 pub trait Io: fmt::Debug + Send + Sync + 'static {
     /// Opens a file. Each call makes an open file description of its own, so that each holder is
     /// told of a failed sync once.
@@ -108,6 +110,8 @@ pub trait Io: fmt::Debug + Send + Sync + 'static {
 }
 
 /// An open file. Offsets are in bytes from its start.
+///
+/// Methods added later have a default, so that an implementation goes on compiling.
 pub trait IoFile: fmt::Debug + Send + Sync {
     /// Length in bytes.
     ///

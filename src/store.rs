@@ -164,12 +164,15 @@ impl Store {
         if found.is_some() {
             expect_log(&*io, &control_dir, "the control log is gone")?;
         }
+        lock.complete(&*io, dir)?;
         let create = if found.is_some() { CreateMode::Never } else { CreateMode::IfMissing };
         let record_len_max = options.log.record_len_max.saturating_add(ACCEPTED_EXTRA);
+        let batch_bytes_max = options.log.batch_bytes_max.saturating_add(ACCEPTED_EXTRA.into());
         let control_options = options
             .log
             .clone()
             .record_len_max(record_len_max.min(limits::RECORD_LEN_MAX))
+            .batch_bytes_max(batch_bytes_max.min(limits::BATCH_BYTES_MAX))
             .clock(Arc::<LogTime>::clone(&time))
             .create(create);
         let (control, report) = Log::open(&control_dir, &control_options)?;

@@ -64,6 +64,8 @@ impl Task {
 
 /// A registered message type.
 ///
+/// Methods added later have a default, so that an implementation goes on compiling.
+///
 /// # Examples
 ///
 /// ```

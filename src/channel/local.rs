@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use oncelog_format::EncodeError;
-use oncelog_format::limits::BATCH_BYTES_MAX;
 use oncelog_format::message::{
     LastConfirmed, MESSAGE_VERSION, Message, Property, TimeTick, Vchannel, Version,
 };
@@ -127,7 +126,7 @@ impl ChannelLog for LocalChannel {
     fn limits(&self) -> ChannelLimits {
         ChannelLimits {
             message_len_max: u64::from(self.options.record_len_max),
-            batch_bytes_max: BATCH_BYTES_MAX,
+            batch_bytes_max: self.options.batch_bytes_max,
         }
     }
 

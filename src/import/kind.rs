@@ -35,7 +35,12 @@ impl MessageType for Import {
     }
 
     fn validate(&self, request: &Request) -> Result<()> {
-        ImportRequest::decode(&request.payload)?.0.check_files()
+        // Bytes that a caller made up are a wrong call; only those that were accepted are damaged.
+        let decoded = ImportRequest::decode(&request.payload).map_err(|e| {
+            Error::new(ErrorKind::InvalidInput, "the payload is not that of an import")
+                .with_source(e)
+        });
+        decoded?.0.check_files()
     }
 
     fn recheck(&self, request: &Request, state: &State) -> Result<()> {

@@ -20,28 +20,56 @@ pub(crate) struct DirLock {
 }
 
 impl DirLock {
-    /// Takes the lock of an existing directory; makes the file where it is missing or short.
+    /// Takes the lock of an existing directory where its file is there, and changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// `Busy` when another one holds it, else `Io`.
+    pub(crate) fn find(io: &dyn Io, dir: &Path) -> Result<Option<Self>> {
+        let path = dir.join(LOCK_NAME);
+        match io.open(&path, OpenHow::ReadWrite) {
+            Ok(file) => Self::of(file, path).map(Some),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(Error::io("cannot open the lock file", &path, e)),
+        }
+    }
+
+    /// Takes the lock of an existing directory; makes the file, empty, where it is missing.
     ///
     /// # Errors
     ///
     /// `Busy` when another one holds it, `StoreFull` without space for the file, else `Io`.
-    ///
-    /// # Durability
-    ///
-    /// The file, when it is made, and its name.
     pub(crate) fn take(io: &dyn Io, dir: &Path) -> Result<Self> {
         let path = dir.join(LOCK_NAME);
         let file =
             open_or_make(io, &path).map_err(|e| refusal("cannot open the lock file", &path, e))?;
+        Self::of(file, path)
+    }
+
+    fn of(file: Arc<dyn IoFile>, path: PathBuf) -> Result<Self> {
         let locked = file.try_lock().map_err(|e| Error::io("cannot lock the file", &path, e))?;
         if !locked {
             let what = "the directory is in use by another writer";
             return Err(Error::new(ErrorKind::Busy, what).at_path(path));
         }
-        fill(&*file)
-            .map_err(|e| refusal("cannot write the lock file", &path, e))
-            .and_then(|written| if written { sync_dir(io, dir) } else { Ok(()) })?;
         Ok(Self { file, path })
+    }
+
+    /// Makes the file whole where it is short: for a directory that is, or becomes, its owner's.
+    ///
+    /// # Errors
+    ///
+    /// `StoreFull` without space, else `Io`.
+    ///
+    /// # Durability
+    ///
+    /// The file, where it was short, and its name.
+    pub(crate) fn complete(&self, io: &dyn Io, dir: &Path) -> Result<()> {
+        let written = fill(&*self.file);
+        match written.map_err(|e| refusal("cannot write the lock file", &self.path, e))? {
+            true => sync_dir(io, dir),
+            false => Ok(()),
+        }
     }
 
     /// Writes the identity, in place: needs no space.

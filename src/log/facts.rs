@@ -95,7 +95,8 @@ pub(crate) enum SlotFacts {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FooterFacts {
     Absent,
-    /// Consistent in itself; its entries are left out, so that memory does not grow with the log.
+    /// Consistent in itself. [`SegmentFacts`] leave its entries out, so that memory does not grow
+    /// with the log.
     Valid(Footer),
     Damaged(DecodeError),
 }
@@ -141,10 +142,13 @@ impl SegmentFacts {
             }
         }
         let size = file.len()?;
-        let footer = match &header {
+        let mut footer = match &header {
             Ok(header) => footer_of(&*file, header, size)?,
             Err(_) => FooterFacts::Absent,
         };
+        if let FooterFacts::Valid(footer) = &mut footer {
+            footer.entries = Vec::new();
+        }
         let named = path.file_name().and_then(|name| parse_segment_name(name.to_str()?));
         Ok(Self { path: path.to_owned(), named, header, header_damage, slots, size, footer })
     }
@@ -199,7 +203,12 @@ fn slot_at(file: &dyn IoFile, index: u32) -> io::Result<SlotFacts> {
 /// Bytes at the end of a file that tell whether a footer may end there.
 const END_LEN: u64 = 16;
 
-fn footer_of(file: &dyn IoFile, header: &SegmentHeader, size: u64) -> io::Result<FooterFacts> {
+/// The footer that ends a segment of `size` bytes, if one does.
+pub(crate) fn footer_of(
+    file: &dyn IoFile,
+    header: &SegmentHeader,
+    size: u64,
+) -> io::Result<FooterFacts> {
     let mut end = [0; 16];
     let read = file.read_full_at(&mut end, size.saturating_sub(END_LEN).max(FRAMES_OFFSET))?;
     let end = end.get(..read).unwrap_or_default();
@@ -212,10 +221,7 @@ fn footer_of(file: &dyn IoFile, header: &SegmentHeader, size: u64) -> io::Result
     let read = file.read_full_at(&mut bytes, offset)?;
     let bytes = bytes.get(..read).unwrap_or_default();
     Ok(match Footer::decode(bytes, Place { salt: header.salt, offset }) {
-        Ok(mut footer) => {
-            footer.entries = Vec::new();
-            FooterFacts::Valid(footer)
-        }
+        Ok(footer) => FooterFacts::Valid(footer),
         Err(e) => FooterFacts::Damaged(e),
     })
 }

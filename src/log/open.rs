@@ -30,24 +30,38 @@ pub(crate) fn open(path: &Path, options: &Options) -> Result<(Shared, RecoveryRe
     let begin = now();
     let io = &*options.io;
     dir::prepare(io, path, options.create)?;
-    let lock = DirLock::take(io, path)?;
-    let survey = Survey::read(io, path, options.check)?;
+    let lock = match DirLock::find(io, path)? {
+        Some(lock) => lock,
+        // A directory that is refused gets no lock file: judged without the lock, and again with it.
+        None => match judge(path, options) {
+            Ok(_) => DirLock::take(io, path)?,
+            // Another process may have made the log that this looked at.
+            Err(e) => DirLock::find(io, path)?.ok_or(e)?,
+        },
+    };
+    let survey = judge(path, options)?;
+    lock.complete(io, path)?;
+    remove_spares(io, path, &survey);
+    let opened = if survey.is_absent() {
+        create(path, options, lock, &survey)
+    } else {
+        resume(path, options, lock, survey)
+    };
+    opened.map(|opened| since(begin, opened))
+}
+
+/// What is there; an error where that is damaged, or `create` forbids it. Touches nothing.
+fn judge(path: &Path, options: &Options) -> Result<Survey> {
+    let survey = Survey::read(&*options.io, path, options.check)?;
     if let Some(damage) = survey.damage() {
         return Err(damage.to_error());
     }
     let refuse = |what: &'static str| Err(Error::new(ErrorKind::InvalidInput, what).at_path(path));
-    if survey.is_absent() {
-        if options.create == CreateMode::Never {
-            return refuse("there is no log");
-        }
-        remove_spares(io, path, &survey);
-        return create(path, options, lock, &survey).map(|opened| since(begin, opened));
+    match (survey.is_absent(), options.create) {
+        (true, CreateMode::Never) => refuse("there is no log"),
+        (false, CreateMode::Always) => refuse("there is a log already"),
+        _ => Ok(survey),
     }
-    if options.create == CreateMode::Always {
-        return refuse("there is a log already");
-    }
-    remove_spares(io, path, &survey);
-    resume(path, options, lock, survey).map(|opened| since(begin, opened))
 }
 
 fn since(begin: Duration, mut opened: (Shared, RecoveryReport)) -> (Shared, RecoveryReport) {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use oncelog_format::{frame, limits};
+use oncelog_format::{frame, frame_len, limits};
 
 use crate::clock::{Clock, SystemClock};
 use crate::error::{Error, ErrorKind, Result};
@@ -11,6 +11,9 @@ use crate::io::fs::FsIo;
 
 /// Largest record by default: larger ones are usually a mistake of the caller.
 const RECORD_LEN_MAX: u32 = 16 << 20;
+/// Largest batch by default: encoded and checksummed while other appenders wait, tens of
+/// milliseconds for this much.
+const BATCH_BYTES_MAX: u64 = 64 << 20;
 /// Bytes of a group by default: far more than a disk takes within one sync.
 const BUFFER_BYTES_MAX: u64 = 8 << 20;
 /// Largest size of a segment by default.
@@ -21,6 +24,7 @@ const SEGMENT_BYTES_MAX: u64 = 64 << 20;
 pub struct Options {
     pub(crate) segment_bytes_max: u64,
     pub(crate) record_len_max: u32,
+    pub(crate) batch_bytes_max: u64,
     pub(crate) buffer_bytes_max: u64,
     pub(crate) create: CreateMode,
     pub(crate) check: Check,
@@ -30,13 +34,14 @@ pub struct Options {
 }
 
 impl Options {
-    /// Segments up to 64 MiB, records up to 16 MiB, 8 MiB of buffer, the machine's clock and files;
-    /// the log must exist.
+    /// Segments up to 64 MiB, records up to 16 MiB, batches up to 64 MiB, 8 MiB of buffer, the
+    /// machine's clock and files; the log must exist.
     #[must_use]
     pub fn new() -> Self {
         Self {
             segment_bytes_max: SEGMENT_BYTES_MAX,
             record_len_max: RECORD_LEN_MAX,
+            batch_bytes_max: BATCH_BYTES_MAX,
             buffer_bytes_max: BUFFER_BYTES_MAX,
             create: CreateMode::Never,
             check: Check::Tail,
@@ -58,6 +63,15 @@ impl Options {
     #[must_use]
     pub fn record_len_max(mut self, len: u32) -> Self {
         self.record_len_max = len;
+        self
+    }
+
+    /// Largest batch in bytes, with the headers (32 bytes a record) and padding (to multiples of 8)
+    /// of its frames, up to 512 MiB inclusive; the largest record must fit. What was appended under
+    /// another value stays readable.
+    #[must_use]
+    pub fn batch_bytes_max(mut self, bytes: u64) -> Self {
+        self.batch_bytes_max = bytes;
         self
     }
 
@@ -110,6 +124,7 @@ impl Options {
     pub(crate) fn validate(&self) -> Result<()> {
         let segment_bytes = limits::SEGMENT_BYTES_MIN..=limits::SEGMENT_BYTES_MAX;
         let record_len = 1..=limits::RECORD_LEN_MAX;
+        let batch_bytes = frame_len(self.record_len_max)..=limits::BATCH_BYTES_MAX;
         let wrong = if !segment_bytes.contains(&self.segment_bytes_max) {
             format!(
                 "segment_bytes_max: expected {} to {}, found {}",
@@ -122,6 +137,13 @@ impl Options {
                 "record_len_max: expected 1 to {}, found {}",
                 limits::RECORD_LEN_MAX,
                 self.record_len_max
+            )
+        } else if !batch_bytes.contains(&self.batch_bytes_max) {
+            format!(
+                "batch_bytes_max: expected {} (the largest record) to {}, found {}",
+                batch_bytes.start(),
+                batch_bytes.end(),
+                self.batch_bytes_max
             )
         } else if self.buffer_bytes_max == 0 {
             "buffer_bytes_max: expected at least 1, found 0".to_owned()

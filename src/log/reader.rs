@@ -2,7 +2,8 @@
 //!
 //! A reader asks a [`Source`] where a record lies and how far it may go, and never reads above.
 //! Sealed segments of the writer's own process are mapped, and payloads are slices of the map; all
-//! else is read in steps, and payloads are slices of a step. The CRC of every frame is verified.
+//! else is read in steps, and payloads are slices of a step. The CRC of every frame that is read is
+//! verified; the sparse index of a footer spares the frames before the first one that is wanted.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,6 +13,7 @@ use bytes::Bytes;
 use oncelog_format::limits::FRAMES_OFFSET;
 use oncelog_format::{FrameHeader, Place, SegmentHeader, decode_frame};
 
+use super::facts::{self, FooterFacts};
 use super::scan::Invalid;
 use super::writer::{Shared, closed};
 use crate::error::{Error, ErrorKind, Result};
@@ -69,6 +71,8 @@ pub(crate) struct Located {
     pub(crate) durable: u64,
     /// A frame at or below the wanted one, where an index knows one: LSN and offset.
     pub(crate) near: Option<(u64, u64)>,
+    /// It has a successor, so that a footer may end it.
+    pub(crate) sealed: bool,
     /// The segment never changes again and may be mapped.
     pub(crate) map: bool,
 }
@@ -163,9 +167,14 @@ impl Reader {
             (Bytes::new(), false)
         };
         let start = (at.header.first_lsn, FRAMES_OFFSET);
-        let (lsn, offset) = at.near.filter(|near| near.0 <= self.next).unwrap_or(start);
+        let near = at.near.filter(|near| near.0 <= self.next);
+        let (lsn, offset) = near.unwrap_or(start);
         let step_offset = 0;
-        self.open = Some(Open { at, file, file_len, lsn, offset, step, step_offset, mapped });
+        let mut open = Open { at, file, file_len, lsn, offset, step, step_offset, mapped };
+        if open.at.sealed && open.lsn < self.next {
+            open.skip_to(self.next);
+        }
+        self.open = Some(open);
         Ok(())
     }
 }
@@ -175,6 +184,19 @@ fn len_of(file: &dyn IoFile, at: &Located) -> Result<u64> {
 }
 
 impl Open {
+    /// Goes to the last frame at or below `lsn` that the footer knows. A footer is a cache and no
+    /// proof: where there is none, or the frame does not hold, all frames are read instead.
+    fn skip_to(&mut self, lsn: u64) {
+        let footer = facts::footer_of(&*self.file, &self.at.header, self.file_len);
+        let Ok(FooterFacts::Valid(footer)) = footer else { return };
+        let behind = footer.entries.partition_point(|entry| entry.lsn <= lsn);
+        let Some(entry) = behind.checked_sub(1).and_then(|i| footer.entries.get(i)) else { return };
+        let start = (self.lsn, self.offset);
+        let near = (entry.lsn, entry.offset);
+        (self.lsn, self.offset) = near;
+        (self.lsn, self.offset) = if self.read().is_ok() { near } else { start };
+    }
+
     /// The frame at `offset`, which must be that of `lsn`.
     fn read(&mut self) -> Result<Record> {
         let place = Place { salt: self.at.header.salt, offset: self.offset };
@@ -270,6 +292,7 @@ impl Source for Shared {
             last: next.map_or(gate.durable.lsn, |next| next.saturating_sub(1)),
             durable: gate.durable.lsn,
             near,
+            sealed: next.is_some(),
             map: next.is_some(),
         }))
     }

@@ -12,7 +12,7 @@ use super::dir::{Fault, NewSegment, Spare, random};
 use super::scan::Tally;
 use super::tail::{Mark, Tail};
 use super::writer::{Guard, SegmentRef, Shared, recycle};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result, is_full};
 
 /// Size of the first segment in bytes, where the largest is not less.
 const SEGMENT_BYTES_FIRST: u64 = 1 << 20;
@@ -182,6 +182,10 @@ fn remove(shared: &Shared, path: &Path) -> Result<()> {
 impl Tail {
     /// Footer behind the last byte in use, zeros behind it cut, sync. Into a bare tail nothing is
     /// written.
+    ///
+    /// # Errors
+    ///
+    /// Final, whatever it is: a refusal for space of footer and cut is none.
     fn seal(&mut self, last: Mark, durable: Mark, tally: &Tally) -> Result<()> {
         if !self.bare && !self.sealed {
             let offset = self.used.next_multiple_of(limits::ALIGNMENT);
@@ -194,16 +198,26 @@ impl Tail {
                     self.sealed = true;
                 }
                 // A cache: without it the segment is read in full. What stands of it is cut below.
-                Err(e) => {
+                Err(e) if is_no_space(&e) => {
                     tracing::warn!(path = %self.path.display(), error = %e, "no footer");
                 }
+                // It shares a block with frames that were acknowledged.
+                Err(e) => return Err(Error::io("cannot write the footer", &self.path, e)),
             }
         }
-        if let Err(e) = self.file.set_len(self.used) {
-            tracing::warn!(path = %self.path.display(), error = %e, "zeros stay");
+        match self.file.set_len(self.used) {
+            Err(e) if is_no_space(&e) => {
+                tracing::warn!(path = %self.path.display(), error = %e, "zeros stay");
+            }
+            cut => cut.map_err(|e| Error::io("cannot cut the zeros", &self.path, e))?,
         }
         self.sync()
     }
+}
+
+/// SPEC 10, roll, step 3: all else poisons, as where frames are written.
+fn is_no_space(e: &std::io::Error) -> bool {
+    is_full(e) || e.kind() == std::io::ErrorKind::WriteZero
 }
 
 fn footer(tail: &Tail, place: Place, last: Mark, durable: Mark, tally: &Tally) -> Footer {

@@ -406,6 +406,7 @@ impl Source for Seen {
             last,
             durable: survey.proven,
             near: None,
+            sealed: self.next_first(at).is_some(),
             map: false,
         }))
     }

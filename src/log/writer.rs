@@ -34,6 +34,7 @@ pub(crate) struct Shared {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) segment_bytes_max: u64,
     pub(crate) record_len_max: u32,
+    pub(crate) batch_bytes_max: u64,
     pub(crate) buffer_bytes_max: u64,
     pub(crate) has_background: bool,
     gate: Mutex<Gate>,
@@ -207,6 +208,7 @@ impl Shared {
             clock: Arc::clone(&options.clock),
             segment_bytes_max: options.segment_bytes_max,
             record_len_max: options.record_len_max,
+            batch_bytes_max: options.batch_bytes_max,
             buffer_bytes_max: options.buffer_bytes_max,
             has_background: options.background,
             gate: Mutex::new(gate),
@@ -297,8 +299,8 @@ impl Shared {
             };
             bytes = bytes.saturating_add(frame_len(len));
         }
-        if bytes > limits::BATCH_BYTES_MAX {
-            let max = limits::BATCH_BYTES_MAX;
+        if bytes > self.batch_bytes_max {
+            let max = self.batch_bytes_max;
             let what = format!("a batch of {bytes} bytes: expected at most {max}");
             return Err(Error::new(ErrorKind::Limit, what));
         }

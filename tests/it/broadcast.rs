@@ -2,6 +2,7 @@
 
 pub(crate) mod crash;
 mod desk;
+mod front;
 mod history;
 mod jobs;
 pub(crate) mod retention;

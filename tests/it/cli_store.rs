@@ -371,3 +371,11 @@ fn plain_records_are_kept_out_of_a_store() {
     assert_eq!(snapshot(Path::new(&store)), before);
     assert_eq!(broadcast(&store, "k", "p").1["duplicated"], true);
 }
+
+#[test]
+fn a_payload_that_is_no_import_is_a_wrong_call_and_no_damage() {
+    let (_dir, store) = fresh("store");
+    let args = ["broadcast", &store, "--type", "Import", "--vchannels", "a", "--json"];
+    let refused = run(&args, b"");
+    assert_eq!((refused.code, refused.error()["kind"].as_str()), (2, Some("InvalidInput")));
+}

@@ -17,7 +17,7 @@ use self::explore::{Explorer, WAYS};
 /// Different disk images that the run must have met, at least.
 const DISTINCT_MIN: usize = 50_000;
 /// Workloads that are drawn.
-const DRAWN: u64 = 60;
+const DRAWN: u64 = 100;
 
 #[test]
 fn no_crash_breaks_a_promise() {

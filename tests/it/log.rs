@@ -1,16 +1,18 @@
 //! The log through its public API: what each call promises, alone and beside others.
 
 mod concurrent;
+mod front;
+mod index;
 mod watch;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use oncelog::io::Io as _;
-use oncelog::testing::{CallKind, EIO, ENOSPC, Fault, Machine, MemIo, Which};
+use oncelog::testing::{CallKind, EDQUOT, EIO, ENOSPC, Fault, Machine, MemIo, Which};
 use oncelog::{
     Batch, Check, Clock, CreateMode, Durability, ErrorKind, Log, Lsn, Options, Record, RecordKind,
 };
@@ -156,6 +158,11 @@ fn options_out_of_range_are_refused() {
         options().record_len_max(0),
         options().record_len_max((256 << 20) + 1),
         options().buffer_bytes_max(0),
+        options().batch_bytes_max((512 << 20) + 1),
+        // The largest record would not fit.
+        options().batch_bytes_max(16 << 20),
+        options().record_len_max(64 << 20),
+        options().record_len_max(100).batch_bytes_max(135),
     ] {
         check_refused(Log::open(&dir, &options), ErrorKind::InvalidInput);
         assert!(!dir.exists());
@@ -169,6 +176,31 @@ fn batches_beyond_a_limit_are_refused_and_take_no_lsn() {
     check_refused(log.append_batch(batch(&[]), Durability::Synced), ErrorKind::InvalidInput);
     check_refused(log.append(&[0; 1001]), ErrorKind::Limit);
     assert_eq!(log.append(&[0; 1000]).unwrap(), lsn(1));
+    log.close().unwrap();
+
+    // 1032 bytes a frame.
+    let narrow = options().record_len_max(1000).batch_bytes_max(2064);
+    let (log, _) = Log::open(&dir, &narrow).unwrap();
+    let record: &[u8] = &[0; 1000];
+    let append = |records: &[&[u8]]| log.append_batch(batch(records), Durability::Synced);
+    let e = check_refused(append(&[record; 3]), ErrorKind::Limit);
+    assert_eq!(e.to_string(), "a batch of 3096 bytes: expected at most 2064");
+    check_refused(append(&[record, record, b""]), ErrorKind::Limit);
+    assert_eq!(append(&[record; 2]).unwrap().first, lsn(2));
+    log.close().unwrap();
+    // A log has one limit at a time, not one for ever.
+    let (log, _) = Log::open(&dir, &narrow.batch_bytes_max(1032)).unwrap();
+    assert_eq!(read(&log, 1).len(), 3);
+}
+
+#[test]
+fn a_batch_may_be_64_mib_unless_told_otherwise() {
+    let (_home, dir) = place();
+    let log = open(&dir);
+    let record: &[u8] = &vec![0; 8 << 20];
+    let e = check_refused(log.enqueue(batch(&[record; 8])), ErrorKind::Limit);
+    assert_eq!(e.to_string(), "a batch of 67109120 bytes: expected at most 67108864");
+    assert_eq!(log.next_lsn(), lsn(1));
 }
 
 #[test]
@@ -327,6 +359,88 @@ fn memory() -> (MemIo, Options) {
     let io = MemIo::new(Machine::new());
     let options = options().io(Arc::new(io.clone())).background(false);
     (io, options)
+}
+
+/// Names and bytes of everything in a directory.
+fn contents(dir: &Path) -> BTreeMap<String, Vec<u8>> {
+    let read = |name: String| (name.clone(), std::fs::read(dir.join(name)).unwrap());
+    names(dir).into_iter().map(read).collect()
+}
+
+/// The lock file was made, or made whole, before the log was judged.
+#[test]
+fn a_log_that_is_refused_is_left_as_it_was() {
+    #[track_caller]
+    fn check(spoil: impl Fn(&Path), create: CreateMode, expected: Option<ErrorKind>) {
+        let locks: [Option<usize>; 5] = [None, Some(0), Some(20), Some(32), Some(512)];
+        for lock in locks {
+            let (_home, dir) = place();
+            let log = open(&dir);
+            while segments(&dir).len() < 3 {
+                log.append(&[1; 9000]).unwrap();
+            }
+            log.close().unwrap();
+            spoil(&dir);
+            let path = dir.join("LOCK");
+            match lock {
+                None => std::fs::remove_file(&path).unwrap(),
+                Some(len) => {
+                    let bytes = std::fs::read(&path).unwrap();
+                    std::fs::write(&path, &bytes[..len]).unwrap();
+                }
+            }
+            let before = contents(&dir);
+            let opened = Log::open(&dir, &options().create(create)).map(|(log, _)| log);
+            assert_eq!(opened.as_ref().err().map(oncelog::Error::kind), expected, "{lock:?}");
+            if expected.is_some() {
+                assert!(contents(&dir) == before, "{lock:?}");
+                continue;
+            }
+            opened.unwrap().close().unwrap();
+            let whole = std::fs::read(&path).unwrap();
+            assert_eq!((whole.len(), &whole[..8]), (512, &b"oncelock"[..]), "{lock:?}");
+        }
+    }
+    let corrupt = Some(ErrorKind::Corrupt);
+    let refused = Some(ErrorKind::InvalidInput);
+    check(|dir| std::fs::remove_file(&segments(dir)[0]).unwrap(), CreateMode::Never, corrupt);
+    check(|dir| std::fs::remove_file(&segments(dir)[1]).unwrap(), CreateMode::IfMissing, corrupt);
+    check(|_| (), CreateMode::Always, refused);
+    check(|_| (), CreateMode::Never, None);
+}
+
+#[test]
+fn a_footer_may_lack_space_and_nothing_else() {
+    #[track_caller]
+    fn check(call: CallKind, faults: &[Fault], expected: Option<ErrorKind>) {
+        let (io, options) = memory();
+        let (log, _) = Log::open("/log", &options.background(false)).unwrap();
+        while log.next_lsn() < lsn(11) {
+            log.append(&[1; 5000]).unwrap();
+        }
+        // Nothing is buffered: the roll's first write into the tail is the footer, its first cut is
+        // that of the zeros behind it.
+        for (nth, fault) in (1..).zip(faults) {
+            io.arm(Which::Kind(call), nth, 1, *fault);
+        }
+        let rolled = log.append(&[2; 5000]).map_err(|e| e.kind());
+        io.disarm();
+        assert_eq!(io.struck(), faults.len() as u64);
+        assert_eq!(rolled.err(), expected);
+        assert_eq!(log.append(b"next").map_err(|e| e.kind()).err(), expected);
+        let records = read(&log, 1).len();
+        assert_eq!(records, if expected.is_none() { 12 } else { 10 });
+    }
+    let poisoned = Some(ErrorKind::Poisoned);
+    check(CallKind::Write, &[], None);
+    check(CallKind::Write, &[Fault::Error(ENOSPC)], None);
+    check(CallKind::Write, &[Fault::Error(EDQUOT)], None);
+    check(CallKind::Write, &[Fault::Short(9), Fault::Error(ENOSPC)], None);
+    check(CallKind::Write, &[Fault::Short(9), Fault::Short(0)], None);
+    check(CallKind::Write, &[Fault::Error(EIO)], poisoned);
+    check(CallKind::Write, &[Fault::Short(9), Fault::Error(EIO)], poisoned);
+    check(CallKind::SetLen, &[Fault::Error(ENOSPC)], None);
+    check(CallKind::SetLen, &[Fault::Error(EIO)], poisoned);
 }
 
 #[test]

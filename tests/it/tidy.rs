@@ -297,6 +297,56 @@ fn files_are_touched_and_memory_is_mapped_in_one_place_each() {
     none(&wrong);
 }
 
+/// What an embedder implements keeps compiling when a method joins it.
+#[test]
+fn open_traits_say_what_comes_later() {
+    let (mut wrong, mut count) = (Vec::new(), 0);
+    for path in files("src", &[".rs"]) {
+        let source = read(&path);
+        let lines: Vec<&str> = source.lines().collect();
+        for (k, line) in lines.iter().enumerate().filter(|(_, line)| line.starts_with("pub trait "))
+        {
+            count += 1;
+            let docs = lines[..k].iter().rev().take_while(|line| line.starts_with("///"));
+            let says = "/// Methods added later have a default";
+            if !docs.into_iter().any(|line| line.starts_with(says)) {
+                wrong.push(format!("{}:{}: {line}", short(&path), k + 1));
+            }
+        }
+    }
+    assert!(count >= 5, "{count}");
+    none(&wrong);
+}
+
+/// A derive crate stood in every embedder's tree for one error of a test file system, and a runtime
+/// for nothing.
+#[test]
+fn every_dependency_says_why_and_is_used() {
+    let manifest = read("Cargo.toml");
+    let begin = manifest.find("\n[dependencies]\n").expect("a table") + "\n[dependencies]\n".len();
+    let table = &manifest[begin..];
+    let table = &table[..table.find("\n[").unwrap_or(table.len())];
+    let sources: Vec<String> = files("src", &[".rs"]).iter().map(read).collect();
+    let mut wrong = Vec::new();
+    let (mut explained, mut count) = (false, 0);
+    for line in table.lines() {
+        let Some((name, _)) = line.split_once(" = ").filter(|_| !line.starts_with('#')) else {
+            explained = line.starts_with('#');
+            continue;
+        };
+        count += 1;
+        if !explained {
+            wrong.push(format!("{name}: no comment says what breaks without it"));
+        }
+        let path = format!("{}::", name.replace('-', "_"));
+        if !sources.iter().any(|source| source.contains(&path)) {
+            wrong.push(format!("{name}: no source names it"));
+        }
+    }
+    assert!(count > 10, "{count}");
+    none(&wrong);
+}
+
 /// What stands between backquotes in a text.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2).filter(|name| !name.contains('\n'))

@@ -41,6 +41,9 @@ enum DurabilityArg {
 /// Largest record, in bytes; the default of the library.
 const RECORD_LEN_MAX: usize = 16 << 20;
 
+/// Largest batch, in bytes: the library would refuse it, and nothing above it is kept in memory.
+const BATCH_BYTES_MAX: usize = 512 << 20;
+
 /// Bytes of input that share a sync at most, so that memory stays bounded.
 const GROUP_BYTES_MAX: usize = 1 << 20;
 
@@ -119,6 +122,12 @@ impl Appender<'_> {
             let rest = records.split_off(records.len() - keep);
             self.append(&records)?;
             records = rest;
+            if records.iter().map(Vec::len).sum::<usize>() > BATCH_BYTES_MAX {
+                return Err(Failure::Limit(format!(
+                    "a batch of {} lines is larger than the largest, {BATCH_BYTES_MAX} bytes",
+                    self.args.batch
+                )));
+            }
             if records.iter().map(Vec::len).sum::<usize>() > BATCH_LEN_MAX {
                 return Err(Failure::Limit(format!(
                     "a batch is longer than the command holds, {BATCH_LEN_MAX} bytes"

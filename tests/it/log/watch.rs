@@ -1,9 +1,11 @@
 //! A file system that tells of each write and sync, and holds them back on request.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex};
+use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -29,6 +31,8 @@ struct State {
     waiting: usize,
     /// Every sync fails.
     failing: bool,
+    /// Threads that asked for a change on the disk.
+    threads: HashSet<ThreadId>,
 }
 
 /// The watched file system; clones watch together.
@@ -74,6 +78,15 @@ impl Watch {
         self.state.0.lock().unwrap().events.clone()
     }
 
+    /// Whether a thread has written, synced, or changed a name.
+    pub(crate) fn has_waited(&self, thread: ThreadId) -> bool {
+        self.state.0.lock().unwrap().threads.contains(&thread)
+    }
+
+    fn note_thread(&self) {
+        self.state.0.lock().unwrap().threads.insert(thread::current().id());
+    }
+
     fn tell(&self, event: Event) {
         self.state.0.lock().unwrap().events.push(event);
         self.state.1.notify_all();
@@ -97,10 +110,12 @@ impl Io for Watch {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.note_thread();
         self.io.rename(from, to)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
+        self.note_thread();
         self.io.remove(path)
     }
 
@@ -109,6 +124,7 @@ impl Io for Watch {
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        self.note_thread();
         self.io.sync_dir(dir)
     }
 
@@ -133,12 +149,14 @@ impl IoFile for Watched {
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        self.watch.note_thread();
         let done = self.file.write_at(buf, offset)?;
         self.watch.tell(Event::Write { offset, len: done });
         Ok(done)
     }
 
     fn sync(&self) -> io::Result<()> {
+        self.watch.note_thread();
         let (state, turned) = &*self.watch.state;
         let mut state = state.lock().unwrap();
         state.waiting += 1;
@@ -158,10 +176,12 @@ impl IoFile for Watched {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
+        self.watch.note_thread();
         self.file.set_len(len)
     }
 
     fn allocate(&self, len: u64) -> io::Result<()> {
+        self.watch.note_thread();
         self.file.allocate(len)
     }
 
