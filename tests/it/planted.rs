@@ -5,6 +5,7 @@
 
 #![cfg(planted)]
 #![expect(clippy::disallowed_methods, reason = "tests look at real time")]
+#![allow(dead_code, clippy::allow_attributes, reason = "the other root uses the rest")]
 
 mod broadcast;
 mod crash;
