@@ -47,6 +47,8 @@ impl From<Exit> for ExitCode {
 pub(crate) enum Failure {
     /// The library's answer.
     Library(Error),
+    /// The work was done, and closing the store failed behind it.
+    Unclosed(Error),
     /// The arguments cannot be what the caller means.
     Usage {
         /// What is wrong with them.
@@ -87,6 +89,7 @@ impl Failure {
     pub(crate) fn exit(&self) -> Exit {
         match self {
             Self::Library(error) => exit_of(error.kind()),
+            Self::Unclosed(_) => exit_of(ErrorKind::OutcomeUnknown),
             Self::Usage { .. } => Exit::Usage,
             Self::Limit(_) | Self::Stream { .. } => Exit::Failed,
             Self::Pipe(exit) | Self::Several(_, exit) => *exit,

@@ -8,14 +8,17 @@
 //! | JSON text | itself |
 //! | binary | a string of hexadecimal digits |
 //! | lists, structs, maps | arrays, objects, arrays of `key` and `value` |
-//! | decimals, dates, times | a string: exact digits, RFC 3339 |
+//! | decimals, dates, times | a string: exact digits, RFC 3339; an instant ends in `Z`, whatever zone its column names |
+//! | dates and times that no calendar has | a string: the number of their days or ticks since 1970 |
 
 use std::io::Write as _;
 
 use arrow_array::cast::AsArray as _;
+use arrow_array::temporal_conversions::{as_date, as_datetime};
 use arrow_array::types::{
-    Float16Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, UInt8Type,
-    UInt16Type, UInt32Type, UInt64Type,
+    ArrowTimestampType, Date32Type, Date64Type, Float16Type, Float32Type, Float64Type, Int8Type,
+    Int16Type, Int32Type, Int64Type, TimestampMicrosecondType, TimestampMillisecondType,
+    TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
 use arrow_array::{
     Array, ArrayRef, ArrowPrimitiveType, BooleanArray, Float64Array, Int64Array, LargeStringArray,
@@ -23,7 +26,7 @@ use arrow_array::{
 };
 use arrow_buffer::{NullBuffer, OffsetBuffer};
 use arrow_cast::display::{ArrayFormatter, FormatOptions};
-use arrow_schema::{ArrowError, DataType, Field, Fields};
+use arrow_schema::{ArrowError, DataType, Field, Fields, TimeUnit};
 
 use crate::import::json::columns::is_json_text;
 
@@ -47,7 +50,31 @@ enum Values<'a> {
     LargeList(OffsetBuffer<i64>, Box<Cells<'a>>),
     FixedList(usize, Box<Cells<'a>>),
     Struct(Vec<(Vec<u8>, Cells<'a>)>),
+    Calendar(Ticks),
     Display(ArrayFormatter<'a>),
+}
+
+/// Days or instants as numbers, and what a calendar calls one of them.
+struct Ticks {
+    array: Int64Array,
+    text: fn(i64) -> Option<String>,
+    /// `Z` where they are instants, not times of some clock on a wall.
+    suffix: &'static str,
+}
+
+impl Ticks {
+    fn told(&self, row: usize) -> String {
+        let ticks = self.array.value(row);
+        match (self.text)(ticks) {
+            Some(text) => text + self.suffix,
+            None => ticks.to_string(),
+        }
+    }
+
+    fn times<T: ArrowTimestampType>(array: &dyn Array, suffix: &'static str) -> Self {
+        let array = array.as_primitive::<T>().reinterpret_cast();
+        Self { array, text: |ticks| Some(format!("{:?}", as_datetime::<T>(ticks)?)), suffix }
+    }
 }
 
 impl<'a> Cells<'a> {
@@ -78,6 +105,7 @@ impl<'a> Cells<'a> {
                 return items.write_list(row * len, (row + 1) * len, out);
             }
             Values::Struct(members) => return write_object(members, row, out),
+            Values::Calendar(ticks) => put_string(&ticks.told(row), out),
             Values::Display(array) => put_string(&array.value(row).try_to_string()?, out),
             Values::F64(array) if !array.value(row).is_finite() => {
                 put_string(not_finite(array.value(row)), out);
@@ -96,6 +124,7 @@ impl<'a> Cells<'a> {
             Values::Text(array) => out.extend_from_slice(array.value(row).as_bytes()),
             Values::LargeText(array) => out.extend_from_slice(array.value(row).as_bytes()),
             Values::TextView(array) => out.extend_from_slice(array.value(row).as_bytes()),
+            Values::Calendar(ticks) => out.extend_from_slice(ticks.told(row).as_bytes()),
             Values::Display(array) => {
                 out.extend_from_slice(array.value(row).try_to_string()?.as_bytes());
             }
@@ -179,6 +208,29 @@ impl<'a> Values<'a> {
             DataType::Struct(_) => {
                 Self::Struct(keyed(array.as_struct().fields(), array.as_struct().columns())?)
             }
+            DataType::Date32 => Self::Calendar(Ticks {
+                array: widened::<Date32Type, _>(array),
+                text: |days| Some(format!("{:?}", as_date::<Date32Type>(days)?)),
+                suffix: "",
+            }),
+            DataType::Date64 => Self::Calendar(Ticks {
+                array: array.as_primitive::<Date64Type>().reinterpret_cast(),
+                text: |ms| Some(format!("{:?}", as_datetime::<Date64Type>(ms)?)),
+                suffix: "",
+            }),
+            DataType::Timestamp(unit, zone) => Self::Calendar({
+                let suffix = if zone.is_some() { "Z" } else { "" };
+                match unit {
+                    TimeUnit::Second => Ticks::times::<TimestampSecondType>(array, suffix),
+                    TimeUnit::Millisecond => {
+                        Ticks::times::<TimestampMillisecondType>(array, suffix)
+                    }
+                    TimeUnit::Microsecond => {
+                        Ticks::times::<TimestampMicrosecondType>(array, suffix)
+                    }
+                    TimeUnit::Nanosecond => Ticks::times::<TimestampNanosecondType>(array, suffix),
+                }
+            }),
             _ => {
                 let options = FormatOptions::new().with_display_error(false);
                 Self::Display(ArrayFormatter::try_new(array, &options)?)
@@ -276,4 +328,64 @@ fn put_escape(byte: u8, out: &mut Vec<u8>) {
         }
     };
     out.extend_from_slice(&[b'\\', short]);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow_array::{
+        Date32Array, ListArray, TimestampMicrosecondArray, TimestampMillisecondArray,
+        TimestampSecondArray,
+    };
+
+    use super::*;
+
+    #[track_caller]
+    fn check(array: ArrayRef, expect: &[&str]) {
+        let field = Field::new("v", array.data_type().clone(), true);
+        let cells = Cells::of(&field, &array).unwrap();
+        for (row, expect) in expect.iter().enumerate() {
+            let (mut json, mut text) = (Vec::new(), Vec::new());
+            cells.write(row, &mut json).unwrap();
+            cells.write_text(row, &mut text).unwrap();
+            assert_eq!(String::from_utf8(json).unwrap(), *expect);
+            if !array.data_type().is_nested() && array.is_valid(row) {
+                assert_eq!(String::from_utf8(text).unwrap(), expect.trim_matches('"'));
+            }
+        }
+    }
+
+    #[test]
+    fn an_instant_is_told_in_utc_whatever_zone_its_column_names() {
+        for zone in ["UTC", "+00:00", "Europe/Berlin", "+02:00", "no zone"] {
+            let instants = vec![Some(1_700_000_000_000_000), None, Some(-1), Some(500_000)];
+            let instants = TimestampMicrosecondArray::from(instants).with_timezone(zone);
+            let expect = [
+                "\"2023-11-14T22:13:20Z\"",
+                "null",
+                "\"1969-12-31T23:59:59.999999Z\"",
+                "\"1970-01-01T00:00:00.500Z\"",
+            ];
+            let item = Field::new("item", instants.data_type().clone(), true);
+            let offsets = OffsetBuffer::from_lengths([2, 0]);
+            let values = Arc::new(instants.slice(0, 2));
+            let lists = ListArray::new(Arc::new(item), offsets, values, None);
+            check(Arc::new(instants), &expect);
+            check(Arc::new(lists), &["[\"2023-11-14T22:13:20Z\",null]", "[]"]);
+        }
+    }
+
+    #[test]
+    fn a_time_that_no_calendar_has_is_told_as_its_number() {
+        let far = TimestampMillisecondArray::from(vec![1 << 61, -(1 << 61), 0]);
+        let expect =
+            ["\"2305843009213693952\"", "\"-2305843009213693952\"", "\"1970-01-01T00:00:00\""];
+        check(Arc::new(far), &expect);
+        let far = TimestampSecondArray::from(vec![i64::MAX]).with_timezone("UTC");
+        check(Arc::new(far), &["\"9223372036854775807\""]);
+        let days = Date32Array::from(vec![i32::MAX, i32::MIN, -719_162, 19_782]);
+        let expect = ["\"2147483647\"", "\"-2147483648\"", "\"0001-01-01\"", "\"2024-02-29\""];
+        check(Arc::new(days), &expect);
+    }
 }
