@@ -4,7 +4,16 @@
 //! library alone. Without that configuration it is empty.
 
 #![cfg(planted)]
-#![expect(clippy::disallowed_methods, reason = "tests look at real time")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::allow_attributes,
+    reason = "a test may stop, and looks at real time"
+)]
+#![allow(dead_code, reason = "what the modules share with the other binary is used there")]
 
 mod broadcast;
 mod crash;

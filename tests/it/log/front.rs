@@ -227,6 +227,7 @@ fn every_task_is_told_of_a_failed_sync() {
     let scene = scene(&options());
     let log = &scene.log;
     scene.watch.fail();
+    scene.watch.hold();
     scene.runtime.block_on(async {
         let append = |len: usize| {
             let log = log.clone();
@@ -234,6 +235,11 @@ fn every_task_is_told_of_a_failed_sync() {
         };
         // The last one needs a roll, whose sync fails: it has no LSN yet.
         let tasks = [append(10), append(30_000), append(60_000)];
+        // No sync fails before the first two have their LSNs.
+        while log.next_lsn() < lsn(3) {
+            tokio::task::yield_now().await;
+        }
+        scene.watch.release();
         let mut kinds = Vec::new();
         for task in tasks {
             kinds.push(task.await.unwrap());
