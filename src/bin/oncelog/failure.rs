@@ -131,3 +131,19 @@ fn exit_of(kind: ErrorKind) -> Exit {
         _ => Exit::Failed,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_close_that_fails_behind_the_work_says_that_its_outcome_is_unknown() {
+        let error = oncelog::Log::open("/dev/null/log", &oncelog::Options::new()).unwrap_err();
+        assert_ne!(exit_of(error.kind()), Exit::NotNow);
+        let failure = Failure::Unclosed(error);
+        assert_eq!(failure.exit(), Exit::NotNow);
+        let told = crate::render::failure(&failure, true);
+        assert!(told.contains("\"kind\":\"OutcomeUnknown\""), "{told}");
+        assert!(told.contains("\"retryable\":true"), "{told}");
+    }
+}

@@ -9,16 +9,18 @@
 //! | binary | a string of hexadecimal digits |
 //! | lists, structs, maps | arrays, objects, arrays of `key` and `value` |
 //! | decimals, dates, times | a string: exact digits, RFC 3339; an instant ends in `Z`, whatever zone its column names |
-//! | dates and times that no calendar has | a string: the number of their days or ticks since 1970 |
+//! | dates and times that no calendar has | a string: the number of their days or ticks |
 
 use std::io::Write as _;
 
 use arrow_array::cast::AsArray as _;
-use arrow_array::temporal_conversions::{as_date, as_datetime};
+use arrow_array::temporal_conversions::{as_date, as_datetime, as_time};
 use arrow_array::types::{
     ArrowTimestampType, Date32Type, Date64Type, Float16Type, Float32Type, Float64Type, Int8Type,
-    Int16Type, Int32Type, Int64Type, TimestampMicrosecondType, TimestampMillisecondType,
-    TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+    Int16Type, Int32Type, Int64Type, Time32MillisecondType, Time32SecondType,
+    Time64MicrosecondType, Time64NanosecondType, TimestampMicrosecondType,
+    TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type,
+    UInt32Type, UInt64Type,
 };
 use arrow_array::{
     Array, ArrayRef, ArrowPrimitiveType, BooleanArray, Float64Array, Int64Array, LargeStringArray,
@@ -71,10 +73,62 @@ impl Ticks {
         }
     }
 
+    fn of(array: &dyn Array) -> Option<Self> {
+        use TimeUnit::{Microsecond, Millisecond, Nanosecond, Second};
+        Some(match array.data_type() {
+            DataType::Date32 => Self {
+                array: widened::<Date32Type, _>(array),
+                text: |days| Some(format!("{:?}", as_date::<Date32Type>(days)?)),
+                suffix: "",
+            },
+            DataType::Date64 => Self {
+                array: array.as_primitive::<Date64Type>().reinterpret_cast(),
+                text: |ms| Some(format!("{:?}", as_datetime::<Date64Type>(ms)?)),
+                suffix: "",
+            },
+            DataType::Time32(Second) => {
+                Self::of_day(widened::<Time32SecondType, _>(array), |t| of_day(t, 1_000_000_000))
+            }
+            DataType::Time32(Millisecond) => {
+                Self::of_day(widened::<Time32MillisecondType, _>(array), |t| of_day(t, 1_000_000))
+            }
+            DataType::Time64(Microsecond) => {
+                let array = array.as_primitive::<Time64MicrosecondType>().reinterpret_cast();
+                Self::of_day(array, |t| of_day(t, 1_000))
+            }
+            DataType::Time64(Nanosecond) => {
+                let array = array.as_primitive::<Time64NanosecondType>().reinterpret_cast();
+                Self::of_day(array, |t| of_day(t, 1))
+            }
+            DataType::Timestamp(unit, zone) => {
+                let suffix = if zone.is_some() { "Z" } else { "" };
+                match unit {
+                    Second => Self::times::<TimestampSecondType>(array, suffix),
+                    Millisecond => Self::times::<TimestampMillisecondType>(array, suffix),
+                    Microsecond => Self::times::<TimestampMicrosecondType>(array, suffix),
+                    Nanosecond => Self::times::<TimestampNanosecondType>(array, suffix),
+                }
+            }
+            _ => return None,
+        })
+    }
+
+    fn of_day(array: Int64Array, text: fn(i64) -> Option<String>) -> Self {
+        Self { array, text, suffix: "" }
+    }
+
     fn times<T: ArrowTimestampType>(array: &dyn Array, suffix: &'static str) -> Self {
         let array = array.as_primitive::<T>().reinterpret_cast();
         Self { array, text: |ticks| Some(format!("{:?}", as_datetime::<T>(ticks)?)), suffix }
     }
+}
+
+/// A time of day from its ticks since midnight, each so many nanoseconds.
+fn of_day(ticks: i64, tick_ns: i64) -> Option<String> {
+    const DAY_NS: i64 = 86_400_000_000_000;
+    // The conversion wraps: a day later is no time of this one.
+    let ns = ticks.checked_mul(tick_ns).filter(|ns| (0..DAY_NS).contains(ns))?;
+    Some(format!("{:?}", as_time::<Time64NanosecondType>(ns)?))
 }
 
 impl<'a> Cells<'a> {
@@ -208,29 +262,11 @@ impl<'a> Values<'a> {
             DataType::Struct(_) => {
                 Self::Struct(keyed(array.as_struct().fields(), array.as_struct().columns())?)
             }
-            DataType::Date32 => Self::Calendar(Ticks {
-                array: widened::<Date32Type, _>(array),
-                text: |days| Some(format!("{:?}", as_date::<Date32Type>(days)?)),
-                suffix: "",
-            }),
-            DataType::Date64 => Self::Calendar(Ticks {
-                array: array.as_primitive::<Date64Type>().reinterpret_cast(),
-                text: |ms| Some(format!("{:?}", as_datetime::<Date64Type>(ms)?)),
-                suffix: "",
-            }),
-            DataType::Timestamp(unit, zone) => Self::Calendar({
-                let suffix = if zone.is_some() { "Z" } else { "" };
-                match unit {
-                    TimeUnit::Second => Ticks::times::<TimestampSecondType>(array, suffix),
-                    TimeUnit::Millisecond => {
-                        Ticks::times::<TimestampMillisecondType>(array, suffix)
-                    }
-                    TimeUnit::Microsecond => {
-                        Ticks::times::<TimestampMicrosecondType>(array, suffix)
-                    }
-                    TimeUnit::Nanosecond => Ticks::times::<TimestampNanosecondType>(array, suffix),
-                }
-            }),
+            DataType::Date32
+            | DataType::Date64
+            | DataType::Time32(_)
+            | DataType::Time64(_)
+            | DataType::Timestamp(..) => Ticks::of(array).map_or(Self::Null, Self::Calendar),
             _ => {
                 let options = FormatOptions::new().with_display_error(false);
                 Self::Display(ArrayFormatter::try_new(array, &options)?)
@@ -335,8 +371,8 @@ mod tests {
     use std::sync::Arc;
 
     use arrow_array::{
-        Date32Array, ListArray, TimestampMicrosecondArray, TimestampMillisecondArray,
-        TimestampSecondArray,
+        Date32Array, ListArray, Time32MillisecondArray, Time64MicrosecondArray,
+        TimestampMicrosecondArray, TimestampMillisecondArray, TimestampSecondArray,
     };
 
     use super::*;
@@ -385,6 +421,11 @@ mod tests {
         let far = TimestampSecondArray::from(vec![i64::MAX]).with_timezone("UTC");
         check(Arc::new(far), &["\"9223372036854775807\""]);
         let days = Date32Array::from(vec![i32::MAX, i32::MIN, -719_162, 19_782]);
+        let times = Time32MillisecondArray::from(vec![86_399_999, 86_400_000, -1]);
+        check(Arc::new(times), &["\"23:59:59.999\"", "\"86400000\"", "\"-1\""]);
+        let wraps = ((1 << 32) + 1) * 1_000_000;
+        let times = Time64MicrosecondArray::from(vec![1, wraps]);
+        check(Arc::new(times), &["\"00:00:00.000001\"", "\"4294967297000000\""]);
         let expect = ["\"2147483647\"", "\"-2147483648\"", "\"0001-01-01\"", "\"2024-02-29\""];
         check(Arc::new(days), &expect);
     }
