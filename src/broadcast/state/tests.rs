@@ -19,7 +19,7 @@ impl Records {
         1 + u32::from(self.dice.below(4) == 0)
     }
 
-    fn accepted(&mut self, id: BroadcastId) -> Accepted {
+    fn accepted(&mut self, id: BroadcastId, state: &State) -> Accepted {
         let scope = Scope {
             principal: self.dice.below(3).to_string(),
             message_type: "T".into(),
@@ -32,7 +32,10 @@ impl Records {
             0 | 1 => JobLink::Starts,
             2 => {
                 let commit = self.dice.below(2) == 0;
-                JobLink::Ends { job: self.id(), attempt: self.attempt(), commit }
+                // Mostly of a job that is there.
+                let running = state.running.iter().nth(self.dice.index(3)).copied();
+                let job = running.unwrap_or_else(|| self.id());
+                JobLink::Ends { job, attempt: self.attempt(), commit }
             }
             _ => JobLink::None,
         };
@@ -62,7 +65,7 @@ impl Records {
         let body = match self.dice.below(9) {
             0 | 1 => {
                 let id = if self.dice.below(8) == 0 { id } else { known };
-                Body::Accepted(Arc::new(self.accepted(id)))
+                Body::Accepted(Arc::new(self.accepted(id, state)))
             }
             2 | 3 => {
                 let failed = self.dice.below(4) == 0;
@@ -125,8 +128,8 @@ fn counts_and_indexes_are_what_counting_again_says() {
 #[test]
 fn a_task_moves_with_its_acceptance_its_acks_and_its_resumption() {
     let mut records = Records { dice: Dice::new(1), at_ms: 1 };
-    let accepted = Body::Accepted(Arc::new(records.accepted(BroadcastId(1))));
     let mut state = State::default();
+    let accepted = Body::Accepted(Arc::new(records.accepted(BroadcastId(1), &state)));
     let id = BroadcastId(1);
     let mut check = |at_ms, body: Body, moved_at_ms| {
         state.apply(&ControlRecord { at_ms, body });
