@@ -23,6 +23,7 @@
 //! answers leave when control is durable. Reservations and locks are volatile and guarded.
 
 mod admission;
+mod age;
 mod catalogue;
 mod copies;
 mod core;
@@ -39,6 +40,7 @@ mod request;
 mod state;
 mod sweep;
 mod view;
+mod waiting;
 mod window;
 mod worker;
 
@@ -124,6 +126,7 @@ impl Broadcaster {
     ///
     /// A policy unlike the one recorded last is recorded.
     pub fn open(mut store: Store, options: Options) -> Result<Self> {
+        use crate::clock::Clock as _;
         let mut types: BTreeMap<String, Arc<dyn MessageType>> = BTreeMap::new();
         types.insert(Noop::NAME.to_owned(), Arc::new(Noop));
         for kind in &options.types {
@@ -145,7 +148,7 @@ impl Broadcaster {
         let named = state.vchannels().map(|(_, pchannel)| pchannel.to_owned()).collect();
         store.start(newest_ms, &named)?;
         let mut core = Core::new(state, options.policy.clone());
-        take_up(&mut core);
+        take_up(&mut core, store.time().wall_ms());
         let scans = store.pchannels().map(|name| (name.to_owned(), Mutex::new(()))).collect();
         let worker_count = options.worker_count;
         let inner = Arc::new(Inner {
@@ -195,7 +198,9 @@ impl Broadcaster {
     ///
     /// `InvalidInput`, `Conflict`, `WindowFull`, `StoreFull`, `Limit`, `LockTimeout`: refused, the
     /// key is not consumed. `OutcomeUnknown`: not known, ask again with the same key and payload.
-    /// `InFlight`, `Parked`: accepted and not done. `Poisoned`, `Closed`.
+    /// `InFlight`, `Parked`: accepted and not done. `Poisoned`, `Closed`. Without a timeout `InFlight`
+    /// comes as soon as there is no space for a copy or a record of what was accepted, with that as
+    /// its source; the task goes on when there is.
     ///
     /// # Durability
     ///
@@ -396,7 +401,7 @@ impl Broadcaster {
 }
 
 /// Takes up what was not done: runs, locks, and the order in which workers look at it.
-fn take_up(core: &mut Core) {
+fn take_up(core: &mut Core, now_ms: u64) {
     let open = core.state.tasks().filter(|(_, task)| task.done.is_none());
     let open: Vec<BroadcastId> = open.map(|(id, _)| id).collect();
     let unseen = Copy::Unresolved;
@@ -409,6 +414,7 @@ fn take_up(core: &mut Core) {
     for id in open {
         let Some(mut run) = core.run_of(id, unseen) else { continue };
         run.admitted = true;
+        run.taken_up_at_ms = now_ms;
         let claim = core.claim(&run.accepted, run.accepted_at_ms);
         core.locks.seize(Holder::Task(id), claim);
         if run.parked.is_none() {
@@ -416,7 +422,7 @@ fn take_up(core: &mut Core) {
         }
         core.runs.insert(id, run);
     }
-    let running = core.state.jobs().filter(|(_, job)| job.over.is_none());
+    let running = core.state.running_jobs();
     let running: Vec<(BroadcastId, Claim)> =
         running.map(|(id, job)| (id, core.claim(&job.accepted, job.made_at_ms))).collect();
     for (id, claim) in running {

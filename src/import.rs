@@ -17,12 +17,14 @@
 //! | where | what |
 //! | --- | --- |
 //! | `read`, and `csv`, `json`, `parquet` below it | rows of one file, in two passes |
+//! | `decoder` | calls into other crates' decoders, panics caught |
 //! | `stream`, `source` | a file read from start to end, hashed, and compared with its plan |
 //! | `sizer`, `slice`, `slices`, `partition` | rows to slices, slices to payloads of messages |
 //! | `request`, `plan`, `driver`, `jobs`, `kind` | the job, from the request to its verdict |
 //! | `verdict`, `replay` | which rows a reader may see, and as what |
 
 mod csv;
+mod decoder;
 mod driver;
 mod format;
 mod jobs;
@@ -42,6 +44,7 @@ mod source;
 mod stream;
 mod verdict;
 
+pub use self::decoder::is_decoding;
 pub use self::format::Format;
 pub use self::jobs::{ImportCall, ImportProgress, ImportReport, Imports};
 pub use self::replay::{ReplayReport, ReplaySelection, replay};

@@ -12,13 +12,13 @@ use oncelog_format::message::{BroadcastHeader, BroadcastId, Fingerprint, Resourc
 
 use super::copies;
 use super::core::{Cell, Copy, Core, Deadline, Guard, Inner, Settled};
-use super::core::{WAITERS_MAX, WAITERS_PER_KEY_MAX, Waiting};
 use super::fingerprint::fingerprint;
 use super::kind::{MessageType, Role};
 use super::locks::{Claim, Holder, canonical};
 use super::policy::WindowFull;
 use super::refusal;
 use super::request::{Answer, Request, tombstone_answer};
+use super::waiting::{WAITERS_MAX, WAITERS_PER_KEY_MAX, Waiting};
 use super::window::{Admission as Room, Reserved};
 use super::worker;
 use crate::clock::Clock;
@@ -245,47 +245,6 @@ impl Inner {
         }
         compare(&task.accepted, print)?;
         Ok(tombstone_answer(task).map(|answer| self.as_given(answer, true)))
-    }
-
-    /// Marks an answer for the one it is given to.
-    fn as_given(&self, answer: Answer, duplicated: bool) -> Answer {
-        Answer { duplicated, clock_held: self.time().clock_held(), ..answer }
-    }
-
-    /// Waits for the effect of a task.
-    pub(crate) fn wait_for_end(
-        &self,
-        mut core: Guard<'_>,
-        id: BroadcastId,
-        cell: &Arc<Cell>,
-        duplicated: bool,
-        deadline: Deadline,
-    ) -> Result<Answer> {
-        loop {
-            if let Some(answer) = cell.end.get() {
-                return Ok(self.as_given(answer.clone(), duplicated));
-            }
-            let run = core.runs.get(&id);
-            let admitted = run.is_some_and(|run| run.admitted);
-            let left = if admitted { refusal::in_flight(id) } else { refusal::unknown() };
-            if let Some((reason, since_ms)) = run.and_then(|run| run.parked.as_ref()) {
-                return Err(refusal::parked(id, reason, *since_ms));
-            }
-            #[cfg(planted)]
-            if crate::planted::is_active(crate::planted::Bug::UnknownIsRefusal)
-                && core.failed.is_some()
-            {
-                return Err(refusal::window_full(0, 0, None));
-            }
-            if core.failed.is_some() || core.closing {
-                return Err(left);
-            }
-            let (next, told) = self.wait(core, &cell.turned, deadline);
-            core = next;
-            if !told && cell.end.get().is_none() {
-                return Err(left);
-            }
-        }
     }
 
     /// What a request alone shows, once no accepted key answers it.

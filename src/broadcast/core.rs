@@ -9,13 +9,14 @@
 //! A failed write of control stops the broadcaster: nothing is decided on top of the unknown.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use oncelog_format::control::{Accepted, Body, ControlRecord, Outcome};
 use oncelog_format::message::{BroadcastId, Scope};
 
+use super::age::Stall;
 use super::kind::MessageType;
 use super::locks::{Claim, Holder, Locks};
 use super::options::Options;
@@ -30,12 +31,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::log::{Batch, Pending, RecordKind};
 use crate::lsn::Lsn;
 use crate::store::Store;
-
-/// Most callers that wait for one key.
-pub(crate) const WAITERS_PER_KEY_MAX: usize = 1_024;
-
-/// Most callers that wait for keys.
-pub(crate) const WAITERS_MAX: usize = 65_536;
 
 /// What all threads share.
 #[derive(Debug)]
@@ -96,6 +91,8 @@ pub(crate) struct Reservation {
 pub(crate) struct Run {
     pub(crate) accepted: Arc<Accepted>,
     pub(crate) accepted_at_ms: u64,
+    /// Log time since which this process has it, in milliseconds.
+    pub(crate) taken_up_at_ms: u64,
     /// Its acceptance is durable.
     pub(crate) admitted: bool,
     /// By the order of the acceptance's vchannels.
@@ -109,16 +106,13 @@ pub(crate) struct Run {
     /// Why it is parked and since when, durably.
     pub(crate) parked: Option<(String, u64)>,
     pub(crate) retries: u32,
+    /// Steps that ended.
+    pub(crate) tries: u64,
+    /// The last of them was refused for space.
+    pub(crate) full: Option<Arc<Error>>,
     /// Since when it is retried, or waits for consumers.
     pub(crate) stalled: Option<Stall>,
     pub(crate) cell: Arc<Cell>,
-}
-
-/// Why a task does not go on, and since when: each reason has its own time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stall {
-    pub(crate) for_consumers: bool,
-    pub(crate) since: Duration,
 }
 
 /// What is known of one copy.
@@ -161,6 +155,10 @@ impl Deadline {
     /// Waits as long as it takes.
     pub(crate) const fn never() -> Self {
         Self(None)
+    }
+
+    pub(crate) const fn is_never(self) -> bool {
+        self.0.is_none()
     }
 }
 
@@ -312,7 +310,7 @@ impl Inner {
             end.and_then(|end| Lsn::new(end.next_lsn))
         };
         let runs = core.runs.values().filter_map(|run| of(&run.accepted.ends));
-        let jobs = core.state.jobs().filter(|(_, job)| job.over.is_none());
+        let jobs = core.state.running_jobs();
         let plans = jobs.filter_map(|(_, job)| job.plan.as_ref().and_then(|plan| of(&plan.from)));
         let pins = core.plan_pins.values().flatten();
         let pins = pins.filter(|(name, _)| name == pchannel).map(|(_, lsn)| *lsn);
@@ -371,6 +369,7 @@ impl Core {
         Some(Run {
             accepted: Arc::clone(&task.accepted),
             accepted_at_ms: task.accepted_at_ms,
+            taken_up_at_ms: task.accepted_at_ms,
             admitted: false,
             copies: copies.collect(),
             busy: false,
@@ -378,6 +377,8 @@ impl Core {
             ending: false,
             parked: task.parked.clone(),
             retries: 0,
+            tries: 0,
+            full: None,
             stalled: None,
             cell: Arc::default(),
         })
@@ -389,25 +390,5 @@ impl Core {
             message_type: accepted.message_type.clone(),
             since_ms,
         }
-    }
-}
-
-/// Counts a caller that waits for a key, as long as it lives.
-#[derive(Debug)]
-pub(crate) struct Waiting<'a>(&'a AtomicUsize);
-
-impl<'a> Waiting<'a> {
-    pub(crate) fn enter(count: &'a AtomicUsize, max: usize) -> Result<Self> {
-        if count.fetch_add(1, Ordering::SeqCst) >= max {
-            count.fetch_sub(1, Ordering::SeqCst);
-            return Err(refusal::crowded(max));
-        }
-        Ok(Self(count))
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }

@@ -20,6 +20,7 @@ use super::kind::Role;
 use super::locks::{Claim, Holder};
 use super::refusal;
 use super::state::Job;
+use super::waiting::Watch;
 use crate::channel::{ChannelLog, Outgoing, Position};
 use crate::clock::Clock;
 use crate::error::Result;
@@ -88,7 +89,7 @@ impl Jobs {
     #[must_use]
     pub fn running(&self) -> Vec<BroadcastId> {
         let core = self.inner.lock();
-        core.state.jobs().filter(|(_, job)| job.over.is_none()).map(|(id, _)| id).collect()
+        core.state.running_jobs().map(|(id, _)| id).collect()
     }
 
     /// Returns a collection.
@@ -334,19 +335,30 @@ impl Jobs {
     ///
     /// # Errors
     ///
-    /// `InFlight` when the time is over before; `InvalidInput` for an unknown job; `Poisoned`,
-    /// `Closed`.
+    /// `InFlight` when the time is over before, and without a timeout as soon as there is no space
+    /// for the job's ending; `Parked` when its ending is; `InvalidInput` for an unknown job;
+    /// `Poisoned`, `Closed`.
     pub fn wait(&self, job: BroadcastId, timeout: Option<Duration>) -> Result<Arc<Job>> {
         let deadline = self.inner.deadline(timeout);
         let mut core = self.inner.lock();
+        let mut watch: Option<Watch> = None;
         loop {
             let state = core.state.job(job).ok_or_else(|| unknown_job(job))?;
+            let by = state.end.map(|(_, by)| by);
             // Over in the state, and durably so: the run of its ending is gone.
-            let durable = state.end.is_none_or(|(_, by)| !core.runs.contains_key(&by));
+            let durable = by.is_none_or(|by| !core.runs.contains_key(&by));
             if state.over.is_some() && durable {
                 return Ok(Arc::clone(state));
             }
             core.usable()?;
+            if let Some(by) = by.filter(|_| deadline.is_never()) {
+                let of_this = watch.filter(|watch| watch.is_of(by));
+                let of_this = of_this.unwrap_or_else(|| self.inner.watch(&mut core, by));
+                if let Some(error) = of_this.halt(&core) {
+                    return Err(error);
+                }
+                watch = Some(of_this);
+            }
             let (next, told) = self.inner.wait(core, &self.inner.turned, deadline);
             core = next;
             if !told {

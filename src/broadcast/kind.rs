@@ -24,7 +24,8 @@ pub enum Verdict {
     Done,
     /// The effect will never exist; the task ends as failed, with this reason.
     Fail(String),
-    /// Not yet, for this reason: called again after 10 ms, doubling to 10 s, then parked.
+    /// Not yet, for this reason: called again after 10 ms, doubling to 10 s, and
+    /// parked after `retry_age_max`.
     Retry(String),
     /// Stop until an operator resumes or skips the task.
     Park(String),

@@ -6,9 +6,13 @@
 //! before it in the queue, conflicts with it: an exclusive waiter is never overtaken by those that
 //! would keep it waiting.
 //!
+//! Every key knows who waits for it, in the order of asking, and how far down that order it stops
+//! nobody. Each request counts the keys that stop it, and is granted when none does. So asking and
+//! releasing cost what they change, however many wait for other keys, or further behind.
+//!
 //! A holder is released once: releasing it again changes nothing.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use oncelog_format::message::{BroadcastId, Resource};
 
@@ -38,15 +42,72 @@ pub(crate) struct Claim {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Hold {
     Exclusive(Holder),
-    Shared(HashSet<Holder>),
+    Shared(BTreeSet<Holder>),
+}
+
+/// A place in the order of asking.
+type Ticket = u64;
+
+/// One key that is held or waited for.
+#[derive(Debug, Default)]
+struct Key {
+    hold: Option<Hold>,
+    /// Who waits for it, and whether shared.
+    queue: BTreeMap<Ticket, bool>,
+    /// Who of them does so exclusively.
+    exclusive: BTreeSet<Ticket>,
+    /// The key does not stop those that wait before this one, and stops all others.
+    passed: Ticket,
+}
+
+impl Key {
+    /// Says whether the key stops a request, given who holds it and who waits before.
+    fn stops(&self, ticket: Ticket, shared: bool) -> bool {
+        let before = |first: Option<Ticket>| first.is_some_and(|first| first < ticket);
+        match &self.hold {
+            Some(Hold::Exclusive(_)) => true,
+            Some(Hold::Shared(_)) if !shared => true,
+            _ if shared => before(self.exclusive.first().copied()),
+            _ => before(self.queue.keys().next().copied()),
+        }
+    }
+
+    /// Returns the next one in the queue that the key no longer stops.
+    fn pass(&mut self) -> Option<Ticket> {
+        let (ticket, shared) = self.queue.range(self.passed..).next()?;
+        let (ticket, shared) = (*ticket, *shared);
+        if self.stops(ticket, shared) {
+            return None;
+        }
+        self.passed = ticket + 1;
+        Some(ticket)
+    }
+
+    fn is_idle(&self) -> bool {
+        self.hold.is_none() && self.queue.is_empty()
+    }
+}
+
+/// A request that waits.
+#[derive(Debug)]
+struct Waiter {
+    holder: Holder,
+    claim: Claim,
+    /// Keys that stop it.
+    stopped_by: usize,
 }
 
 /// The table.
 #[derive(Debug, Default)]
 pub(crate) struct Locks {
-    holds: HashMap<(String, String), Hold>,
+    keys: HashMap<(String, String), Key>,
     claims: BTreeMap<Holder, Claim>,
-    queue: VecDeque<(Holder, Claim)>,
+    waiters: BTreeMap<Ticket, Waiter>,
+    tickets: HashMap<Holder, Ticket>,
+    next: Ticket,
+    /// Looks at a key, and at a request behind it.
+    #[cfg(test)]
+    looks: u64,
 }
 
 /// Sorts keys and leaves one of each, exclusive where either was.
@@ -86,11 +147,30 @@ fn conflict(a: &Claim, b: &Claim) -> bool {
 impl Locks {
     /// Asks for keys: true when they are held from here on, false when the request waits.
     pub(crate) fn ask(&mut self, holder: Holder, claim: Claim) -> bool {
-        if self.is_free(&claim) && !self.queue.iter().any(|(_, before)| conflict(before, &claim)) {
+        let ticket = self.next;
+        self.next += 1;
+        let stops = |resource: &&Resource| {
+            let key = self.keys.get(&object(resource));
+            key.is_some_and(|key| key.stops(ticket, resource.shared))
+        };
+        let stopped_by = claim.resources.iter().filter(stops).count();
+        if stopped_by == 0 {
             self.seize(holder, claim);
             return true;
         }
-        self.queue.push_back((holder, claim));
+        for resource in &claim.resources {
+            let key = self.keys.entry(object(resource)).or_default();
+            if !key.stops(ticket, resource.shared) {
+                // Nor does it stop anybody before.
+                key.passed = ticket + 1;
+            }
+            key.queue.insert(ticket, resource.shared);
+            if !resource.shared {
+                key.exclusive.insert(ticket);
+            }
+        }
+        self.tickets.insert(holder, ticket);
+        self.waiters.insert(ticket, Waiter { holder, claim, stopped_by });
         false
     }
 
@@ -98,14 +178,13 @@ impl Locks {
     /// nobody.
     pub(crate) fn seize(&mut self, holder: Holder, claim: Claim) {
         for resource in &claim.resources {
-            let hold = self.holds.entry(object(resource));
-            if resource.shared {
-                let hold = hold.or_insert_with(|| Hold::Shared(HashSet::new()));
-                if let Hold::Shared(holders) = hold {
+            let hold = &mut self.keys.entry(object(resource)).or_default().hold;
+            match hold {
+                Some(Hold::Shared(holders)) if resource.shared => {
                     holders.insert(holder);
                 }
-            } else {
-                hold.insert_entry(Hold::Exclusive(holder));
+                _ if resource.shared => *hold = Some(Hold::Shared(BTreeSet::from([holder]))),
+                _ => *hold = Some(Hold::Exclusive(holder)),
             }
         }
         self.claims.insert(holder, claim);
@@ -118,31 +197,28 @@ impl Locks {
 
     /// Gives up keys, or a place in the queue; returns who is granted by that.
     pub(crate) fn release(&mut self, holder: Holder) -> Vec<Holder> {
-        self.queue.retain(|(waiter, _)| *waiter != holder);
+        let mut ready = BTreeSet::new();
+        if let Some(ticket) = self.tickets.remove(&holder)
+            && let Some(waiter) = self.waiters.remove(&ticket)
+        {
+            self.unqueue(ticket, &waiter.claim);
+            waiter.claim.resources.iter().for_each(|resource| self.pass(resource, &mut ready));
+        }
         if let Some(claim) = self.claims.remove(&holder) {
             for resource in &claim.resources {
-                let key = object(resource);
-                let empty = match self.holds.get_mut(&key) {
-                    Some(Hold::Exclusive(by)) => *by == holder,
-                    Some(Hold::Shared(holders)) => {
-                        holders.remove(&holder);
-                        holders.is_empty()
-                    }
-                    None => false,
-                };
-                if empty {
-                    self.holds.remove(&key);
-                }
+                self.unhold(resource, holder);
+                self.pass(resource, &mut ready);
             }
         }
-        self.grant()
+        // None of them conflicts with another: a key passes one exclusive request, or shared ones.
+        ready.into_iter().filter_map(|ticket| self.grant(ticket)).collect()
     }
 
     /// Makes another the holder of the same keys.
     pub(crate) fn transfer(&mut self, from: Holder, to: Holder) {
         let Some(claim) = self.claims.remove(&from) else { return };
         for resource in &claim.resources {
-            match self.holds.get_mut(&object(resource)) {
+            match self.keys.get_mut(&object(resource)).and_then(|key| key.hold.as_mut()) {
                 Some(Hold::Exclusive(by)) if *by == from => *by = to,
                 Some(Hold::Shared(holders)) => {
                     holders.remove(&from);
@@ -156,12 +232,24 @@ impl Locks {
 
     /// Returns a holder that conflicts with a waiting request, or the request before it that does.
     pub(crate) fn blocker(&self, waiter: Holder) -> Option<(Holder, &Claim)> {
-        let claim = &self.queue.iter().find(|(holder, _)| *holder == waiter)?.1;
-        let held = self.claims.iter().find(|(_, held)| conflict(held, claim));
-        let mut before = self.queue.iter().take_while(|(holder, _)| *holder != waiter);
-        held.map(|(holder, held)| (*holder, held)).or_else(|| {
-            before.find(|(_, held)| conflict(held, claim)).map(|(holder, held)| (*holder, held))
-        })
+        let ticket = self.tickets.get(&waiter)?;
+        let resources = &self.waiters.get(ticket)?.claim.resources;
+        let keys = resources.iter().filter_map(|r| Some((self.keys.get(&object(r))?, r.shared)));
+        let held = keys.clone().filter_map(|(key, shared)| match key.hold.as_ref()? {
+            Hold::Exclusive(by) => Some(*by),
+            Hold::Shared(holders) => holders.first().copied().filter(|_| !shared),
+        });
+        if let Some(holder) = held.min() {
+            return self.claims.get(&holder).map(|claim| (holder, claim));
+        }
+        let before =
+            keys.filter_map(
+                |(key, shared)| {
+                    if shared { key.exclusive.first() } else { key.queue.keys().next() }
+                },
+            );
+        let before = self.waiters.get(before.min().filter(|before| *before < ticket)?)?;
+        Some((before.holder, &before.claim))
     }
 
     /// Returns how many hold keys.
@@ -180,33 +268,69 @@ impl Locks {
         self.claims.get(&holder).is_some_and(|held| conflict(held, &claim(resources)))
     }
 
-    fn is_free(&self, claim: &Claim) -> bool {
-        claim.resources.iter().all(|resource| match self.holds.get(&object(resource)) {
-            None => true,
-            Some(Hold::Exclusive(_)) => false,
-            Some(Hold::Shared(_)) => resource.shared,
-        })
-    }
-
-    fn grant(&mut self) -> Vec<Holder> {
-        let mut granted = Vec::new();
-        let mut waiting: VecDeque<(Holder, Claim)> = VecDeque::new();
-        for (holder, claim) in std::mem::take(&mut self.queue) {
-            if self.is_free(&claim) && !waiting.iter().any(|(_, before)| conflict(before, &claim)) {
-                self.seize(holder, claim);
-                granted.push(holder);
-            } else {
-                waiting.push_back((holder, claim));
+    /// Takes a request out of the queues of its keys.
+    fn unqueue(&mut self, ticket: Ticket, claim: &Claim) {
+        for resource in &claim.resources {
+            if let Some(key) = self.keys.get_mut(&object(resource)) {
+                key.queue.remove(&ticket);
+                key.exclusive.remove(&ticket);
             }
         }
-        self.queue = waiting;
-        granted
+    }
+
+    fn unhold(&mut self, resource: &Resource, holder: Holder) {
+        let Some(key) = self.keys.get_mut(&object(resource)) else { return };
+        let is_free = match &mut key.hold {
+            Some(Hold::Exclusive(by)) => *by == holder,
+            Some(Hold::Shared(holders)) => {
+                holders.remove(&holder);
+                holders.is_empty()
+            }
+            None => false,
+        };
+        if is_free {
+            key.hold = None;
+        }
+    }
+
+    /// Looks whom a key no longer stops; adds those that no key stops.
+    fn pass(&mut self, resource: &Resource, ready: &mut BTreeSet<Ticket>) {
+        let object = object(resource);
+        #[cfg(test)]
+        {
+            self.looks += 1;
+        }
+        while let Some(ticket) = self.keys.get_mut(&object).and_then(Key::pass) {
+            #[cfg(test)]
+            {
+                self.looks += 1;
+            }
+            let Some(waiter) = self.waiters.get_mut(&ticket) else { continue };
+            waiter.stopped_by = waiter.stopped_by.saturating_sub(1);
+            if waiter.stopped_by == 0 {
+                ready.insert(ticket);
+            }
+        }
+        if self.keys.get(&object).is_some_and(Key::is_idle) {
+            self.keys.remove(&object);
+        }
+    }
+
+    /// Grants a request that no key stops. Nobody behind it notices: what it stopped as a request,
+    /// it stops as a holder.
+    fn grant(&mut self, ticket: Ticket) -> Option<Holder> {
+        let Waiter { holder, claim, .. } = self.waiters.remove(&ticket)?;
+        self.tickets.remove(&holder);
+        self.unqueue(ticket, &claim);
+        self.seize(holder, claim);
+        Some(holder)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::io::fault::Dice;
 
     fn claim(keys: &[(&str, bool)]) -> Claim {
         let resource = |(key, shared): &(&str, bool)| Resource {
@@ -230,11 +354,100 @@ mod tests {
                 assert!(x == y || !conflict(held, other), "{x:?} and {y:?} hold together");
             }
         }
-        for (at, (_, waiter)) in locks.queue.iter().enumerate() {
+        let waiters: Vec<&Claim> = locks.waiters.values().map(|waiter| &waiter.claim).collect();
+        for (at, waiter) in waiters.iter().enumerate() {
             let held = locks.claims.values().any(|held| conflict(held, waiter));
-            let before = locks.queue.iter().take(at).any(|(_, before)| conflict(before, waiter));
+            let before = waiters.iter().take(at).any(|before| conflict(before, waiter));
             assert!(held || before, "a request waits for nothing");
         }
+    }
+
+    /// The rule by itself: every request is compared with every holder and every request before it.
+    #[derive(Default)]
+    struct Plain {
+        claims: BTreeMap<Holder, Claim>,
+        queue: Vec<(Holder, Claim)>,
+    }
+
+    impl Plain {
+        fn settle(&mut self) -> Vec<Holder> {
+            let (mut granted, mut waiting) = (vec![], Vec::<(Holder, Claim)>::new());
+            for (holder, claim) in std::mem::take(&mut self.queue) {
+                let held = self.claims.values().any(|held| conflict(held, &claim));
+                if held || waiting.iter().any(|(_, before)| conflict(before, &claim)) {
+                    waiting.push((holder, claim));
+                } else {
+                    self.claims.insert(holder, claim);
+                    granted.push(holder);
+                }
+            }
+            self.queue = waiting;
+            granted
+        }
+
+        fn release(&mut self, holder: Holder) -> Vec<Holder> {
+            self.claims.remove(&holder);
+            self.queue.retain(|(waiter, _)| *waiter != holder);
+            self.settle()
+        }
+    }
+
+    #[test]
+    fn requests_are_granted_as_by_comparing_each_with_all() {
+        for seed in 0..60 {
+            let mut dice = Dice::new(seed);
+            let (mut locks, mut plain) = (Locks::default(), Plain::default());
+            for n in 0..200 {
+                if dice.below(2) == 0 {
+                    let mut keys = Vec::new();
+                    for key in ["a", "b", "c", "d", "e"] {
+                        if dice.below(2) == 0 {
+                            keys.push((key, dice.below(3) > 0));
+                        }
+                    }
+                    let held = locks.ask(a(n), claim(&keys));
+                    plain.queue.push((a(n), claim(&keys)));
+                    assert_eq!(plain.settle() == [a(n)], held, "seed {seed}");
+                } else {
+                    let holder = a(dice.below(n + 1));
+                    assert_eq!(locks.release(holder), plain.release(holder), "seed {seed}");
+                }
+                check(&locks);
+                for (at, (waiter, claim)) in plain.queue.iter().enumerate() {
+                    let held = plain.claims.iter().find(|(_, held)| conflict(held, claim));
+                    let before = || plain.queue[..at].iter().find(|(_, c)| conflict(c, claim));
+                    let expected = held.map(|(holder, _)| *holder);
+                    let expected = expected.or_else(|| before().map(|(holder, _)| *holder));
+                    let found = locks.blocker(*waiter).map(|(holder, _)| holder);
+                    assert_eq!(found, expected, "seed {seed}");
+                }
+            }
+            let all: Vec<Holder> = (0..200).map(a).collect();
+            all.into_iter().for_each(|holder| drop(locks.release(holder)));
+            assert!(locks.keys.is_empty() && locks.waiters.is_empty() && locks.tickets.is_empty());
+        }
+    }
+
+    /// Each request and each release walked the whole queue, for each one in it.
+    #[test]
+    fn asking_and_releasing_cost_what_they_change() {
+        const COUNT: u64 = 2_000;
+        let names: Vec<String> = (0..COUNT).map(|n| n.to_string()).collect();
+        let mut locks = Locks::default();
+        // One queue of exclusive requests, and requests that share a key and wait for another each.
+        assert!(locks.ask(a(0), claim(&[("x", false)])));
+        for (n, name) in (1..).zip(&names) {
+            assert!(locks.ask(Holder::Task(BroadcastId(n)), claim(&[(name, false)])));
+            assert!(!locks.ask(a(n), claim(&[("x", false)])));
+            assert!(!locks.ask(a(COUNT + n), claim(&[("y", true), (name, false)])));
+        }
+        for n in 0..COUNT {
+            assert_eq!(locks.release(a(n)), [a(n + 1)]);
+        }
+        for n in 1..=COUNT {
+            assert_eq!(locks.release(Holder::Task(BroadcastId(n))), [a(COUNT + n)]);
+        }
+        assert!(locks.looks < 20 * COUNT, "{} looks", locks.looks);
     }
 
     #[test]
@@ -272,7 +485,7 @@ mod tests {
                     check(&locks);
                 }
                 assert_eq!(released, 3, "a task never got its keys");
-                assert!(locks.holds.is_empty() && locks.queue.is_empty());
+                assert!(locks.keys.is_empty() && locks.waiters.is_empty());
             }
         }
     }

@@ -36,7 +36,8 @@ pub struct Policy {
     pub check_interval: Duration,
     /// What a full window does.
     pub window_full: WindowFull,
-    /// How long a task is retried before it is parked.
+    /// How long a task is tried without progress, over restarts too, before it is parked; each process
+    /// gives it a tenth of that.
     pub retry_age_max: Duration,
     /// Keyed broadcasts an hour that the operator expects.
     pub broadcasts_per_hour_max: Option<u64>,

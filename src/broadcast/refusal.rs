@@ -43,6 +43,12 @@ pub(crate) fn in_flight(id: BroadcastId) -> Error {
     error.with_retry_after(Duration::from_secs(1))
 }
 
+pub(crate) fn no_space(id: BroadcastId, cause: &Arc<Error>) -> Error {
+    let message = format!("broadcast {id} is accepted and goes on once there is space");
+    let error = Error::new(ErrorKind::InFlight, message).with_broadcast(id.0);
+    error.with_shared_source(Arc::clone(cause)).with_retry_after(Duration::from_secs(10))
+}
+
 pub(crate) fn unknown() -> Error {
     let message = "it is not known whether the request was accepted: ask again with the same key";
     Error::new(ErrorKind::OutcomeUnknown, message).with_retry_after(Duration::from_secs(1))

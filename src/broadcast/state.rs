@@ -6,7 +6,7 @@
 //!
 //! It reads no clock. What depends on time is asked with a time: [`State::is_over`].
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use oncelog_format::control::{
@@ -25,6 +25,9 @@ pub struct TaskState {
     pub accepted: Arc<Accepted>,
     /// Log time of the acceptance, in milliseconds.
     pub accepted_at_ms: u64,
+    /// Log time of the last record that moved it: acceptance, acknowledgement, resumption; in
+    /// milliseconds.
+    pub moved_at_ms: u64,
     /// The acknowledged copies, by the order of the acceptance's vchannels.
     pub acks: Vec<Option<AckPosition>>,
     /// Why it is parked, and since which log time in milliseconds.
@@ -100,6 +103,10 @@ pub struct State {
     tasks: BTreeMap<BroadcastId, TaskState>,
     scopes: HashMap<Scope, BroadcastId>,
     jobs: BTreeMap<BroadcastId, Arc<Job>>,
+    /// The jobs that are not over: an index of `jobs`.
+    running: BTreeSet<BroadcastId>,
+    /// The others by the log time of their end, in milliseconds: an index of `jobs`.
+    over: BTreeSet<(u64, BroadcastId)>,
     collections: BTreeMap<u64, Arc<Collection>>,
     channels: BTreeMap<String, String>,
     window: Window,
@@ -107,7 +114,7 @@ pub struct State {
     last_id: u64,
     newest_ms: u64,
     term: u64,
-    /// Tasks that will start a job and are not done.
+    /// Tasks that will start a job and are not done: a count of `tasks`.
     starting: usize,
     ignored: u64,
 }
@@ -125,7 +132,7 @@ impl State {
                 self.channels.insert(x.vchannel.clone(), x.pchannel.clone());
             }
             Body::Accepted(x) => self.accept(Arc::clone(x), at_ms),
-            Body::Ack(x) => self.ack(x.id, &x.positions),
+            Body::Ack(x) => self.ack(x.id, &x.positions, at_ms),
             Body::Done(x) => self.finish(x, at_ms),
             Body::Dropped(x) => self.forget(*x),
             Body::Park(x) => match self.open_task(x.id) {
@@ -133,7 +140,7 @@ impl State {
                 None => self.ignored += 1,
             },
             Body::Resume(x) => match self.open_task(x.id) {
-                Some(task) => task.parked = None,
+                Some(task) => (task.parked, task.moved_at_ms) = (None, at_ms),
                 None => self.ignored += 1,
             },
             Body::Attempt(x) => self.attempt(*x),
@@ -162,7 +169,11 @@ impl State {
 
     fn accept(&mut self, accepted: Arc<Accepted>, at_ms: u64) {
         let id = accepted.id();
-        self.last_id = self.last_id.max(id.0);
+        if id.0 <= self.last_id {
+            self.ignored += 1;
+            return;
+        }
+        self.last_id = id.0;
         if let Some(scope) = &accepted.scope {
             self.scopes.insert(scope.clone(), id);
             self.window.enter(&scope.principal);
@@ -176,11 +187,18 @@ impl State {
         }
         self.starting += usize::from(accepted.job == JobLink::Starts);
         let acks = vec![None; accepted.header.vchannels.len()];
-        let task = TaskState { accepted, accepted_at_ms: at_ms, acks, parked: None, done: None };
+        let task = TaskState {
+            accepted,
+            accepted_at_ms: at_ms,
+            moved_at_ms: at_ms,
+            acks,
+            parked: None,
+            done: None,
+        };
         self.tasks.insert(id, task);
     }
 
-    fn ack(&mut self, id: BroadcastId, positions: &[AckPosition]) {
+    fn ack(&mut self, id: BroadcastId, positions: &[AckPosition], at_ms: u64) {
         let Some(task) = self.tasks.get_mut(&id) else {
             self.ignored += 1;
             return;
@@ -188,7 +206,7 @@ impl State {
         for position in positions {
             let at = usize::try_from(position.vchannel).unwrap_or(usize::MAX);
             match task.acks.get_mut(at) {
-                Some(ack @ None) => *ack = Some(*position),
+                Some(ack @ None) => (*ack, task.moved_at_ms) = (Some(*position), at_ms),
                 _ => self.ignored += 1,
             }
         }
@@ -219,14 +237,17 @@ impl State {
                     over: None,
                 };
                 self.jobs.insert(done.id, Arc::new(job));
+                self.list(done.id);
             }
             JobLink::Ends { job, attempt, .. } => {
+                self.unlist(job);
                 if let Some(state) = self.attempt_of(job, attempt)
                     && let Some((commit, by)) = state.end
                     && by == done.id
                 {
                     state.over = Some((commit, at_ms));
                 }
+                self.list(job);
                 self.index(job);
             }
             _ => {}
@@ -238,14 +259,16 @@ impl State {
         let id = dropped.id;
         if dropped.cause == DropCause::Retired {
             if !self.is_running(id) && !self.tasks.contains_key(&id) {
+                self.unlist(id);
                 self.jobs.remove(&id);
             }
             return;
         }
-        let Some(task) = self.tasks.remove(&id) else {
+        if self.tasks.get(&id).is_none_or(|task| task.done.is_none()) {
             self.ignored += 1;
             return;
-        };
+        }
+        let Some(task) = self.tasks.remove(&id) else { return };
         let Some(scope) = &task.accepted.scope else { return };
         self.window.leave(id, &scope.principal, dropped.cause, task.expires_at_ms());
         #[cfg(planted)]
@@ -259,13 +282,34 @@ impl State {
     }
 
     fn attempt(&mut self, attempt: Attempt) {
-        let Some(job) = self.jobs.get_mut(&attempt.job).map(Arc::make_mut) else {
-            self.ignored += 1;
-            return;
-        };
-        job.attempt = attempt.attempt;
-        (job.plan, job.state, job.end, job.over) = (None, None, None, None);
+        self.unlist(attempt.job);
+        match self.jobs.get_mut(&attempt.job).map(Arc::make_mut) {
+            Some(job) => {
+                job.attempt = attempt.attempt;
+                (job.plan, job.state, job.end, job.over) = (None, None, None, None);
+            }
+            None => self.ignored += 1,
+        }
+        self.list(attempt.job);
         self.index(attempt.job);
+    }
+
+    /// Takes a job into the indexes of jobs, when it changed.
+    fn list(&mut self, id: BroadcastId) {
+        match self.jobs.get(&id).map(|job| job.over) {
+            Some(None) => drop(self.running.insert(id)),
+            Some(Some((_, at_ms))) => drop(self.over.insert((at_ms, id))),
+            None => {}
+        }
+    }
+
+    /// Takes a job out of the indexes of jobs, before it changes.
+    fn unlist(&mut self, id: BroadcastId) {
+        match self.jobs.get(&id).map(|job| job.over) {
+            Some(None) => drop(self.running.remove(&id)),
+            Some(Some((_, at_ms))) => drop(self.over.remove(&(at_ms, id))),
+            None => {}
+        }
     }
 
     /// Brings the window up to date about a task whose end, or whose job's end, changed.
@@ -395,13 +439,23 @@ impl State {
     /// Says whether a job of this identity is not over.
     #[must_use]
     pub fn is_running(&self, id: BroadcastId) -> bool {
-        self.jobs.get(&id).is_some_and(|job| job.over.is_none())
+        self.running.contains(&id)
     }
 
     /// Returns the jobs that are not over, and the broadcasts that will start one.
     #[must_use]
     pub fn live_job_count(&self) -> usize {
-        self.starting + self.jobs.values().filter(|job| job.over.is_none()).count()
+        self.starting + self.running.len()
+    }
+
+    /// Returns the jobs that are not over, by identity.
+    pub fn running_jobs(&self) -> impl Iterator<Item = (BroadcastId, &Arc<Job>)> {
+        self.running.iter().filter_map(|id| Some((*id, self.jobs.get(id)?)))
+    }
+
+    /// Returns the jobs that were over at `at_ms` or before, oldest end first.
+    pub(crate) fn over_until(&self, at_ms: u64) -> impl Iterator<Item = BroadcastId> {
+        self.over.range(..=(at_ms, BroadcastId(u64::MAX))).map(|(_, id)| *id)
     }
 
     /// Says whether at `now_ms` the window of a key is over and its work is terminal, so that the
@@ -429,3 +483,6 @@ fn tombstone_of(whole: &Accepted) -> Accepted {
         payload: Vec::new(),
     }
 }
+
+#[cfg(test)]
+mod tests;

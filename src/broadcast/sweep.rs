@@ -47,13 +47,11 @@ impl Inner {
         let mut batch: Vec<Body> =
             over.into_iter().map(|id| dropped(id, DropCause::Expired)).collect();
         let retention_ms = core.policy.record().task_retention_ms;
-        let retired = core.state.jobs().filter(|(id, job)| {
-            let over = job.over.is_some_and(|(_, at)| now_ms >= at.saturating_add(retention_ms));
-            // A live key pins its job.
-            over && core.state.task(*id).is_none()
-        });
+        let over = now_ms.checked_sub(retention_ms).map(|until_ms| core.state.over_until(until_ms));
+        // A live key pins its job.
+        let retired = over.into_iter().flatten().filter(|id| core.state.task(*id).is_none());
         let room = BATCH_COUNT_MAX.saturating_sub(batch.len());
-        batch.extend(retired.take(room).map(|(id, _)| dropped(id, DropCause::Retired)));
+        batch.extend(retired.take(room).map(|id| dropped(id, DropCause::Retired)));
         let count = batch.len();
         if count > 0 {
             self.hand_over_and_settle(core, batch, |_| Settled::Nothing)?;

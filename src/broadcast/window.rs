@@ -44,6 +44,8 @@ impl Share {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Window {
     shares: BTreeMap<String, Share>,
+    /// Keys of all shares.
+    held: usize,
     expired: u64,
     evicted: u64,
     /// The latest instant until which an evicted key would have lived.
@@ -79,6 +81,7 @@ pub(crate) struct Reserved {
 
 impl Window {
     pub(super) fn enter(&mut self, principal: &str) {
+        self.held += 1;
         match self.shares.get_mut(principal) {
             Some(share) => share.count += 1,
             None => {
@@ -106,6 +109,7 @@ impl Window {
         }
         if let Some(share) = self.shares.get_mut(principal) {
             share.count = share.count.saturating_sub(1);
+            self.held = self.held.saturating_sub(1);
             if share.count == 0 {
                 self.shares.remove(principal);
             }
@@ -140,7 +144,7 @@ impl Window {
     /// Returns the keys that the window holds, those included whose time is over.
     #[must_use]
     pub fn held_count(&self) -> usize {
-        self.shares.values().map(|share| share.count).sum()
+        self.held
     }
 
     /// Returns the keys that count at `now_ms`: all but those whose window is over and whose work

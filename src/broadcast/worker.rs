@@ -11,7 +11,7 @@ use std::time::Duration;
 use oncelog_format::control::{Ack, AckPosition, Body, Done, JobLink, Outcome as Ending, Park};
 use oncelog_format::message::{AckMode, BroadcastId};
 
-use super::core::{Copy, Core, Inner, Run, Settled, Stall};
+use super::core::{Copy, Core, Inner, Run, Settled};
 use super::kind::{Role, Task, Verdict};
 use super::locks::Holder;
 use super::request::{Answer, outcome};
@@ -76,23 +76,24 @@ impl Inner {
             }
             run.busy = true;
             drop(core);
-            let next = self.step(id).unwrap_or_else(|e| Next::Retry(e.to_string()));
+            let stepped = self.step(id);
             core = self.lock();
-            self.after_step(&mut core, id, next);
+            self.after_step(&mut core, id, stepped);
         }
     }
 
-    fn after_step(&self, core: &mut Core, id: BroadcastId, next: Next) {
+    fn after_step(&self, core: &mut Core, id: BroadcastId, stepped: Result<Next>) {
         let now = self.monotonic();
-        let age_max = core.policy.retry_age_max;
+        let age = (now, core.policy.retry_age_max);
+        let task = core.state.task(id);
         let Some(run) = core.runs.get_mut(&id) else { return };
         run.busy = false;
         let again = std::mem::take(&mut run.again);
+        let next = self.note_try(run, stepped);
         let (next, after) = match next {
             Next::Leave => (Next::Leave, None),
             Next::Stall => {
-                let since = run.stalled_since(true, now);
-                let left = age_max.saturating_sub(now.saturating_sub(since));
+                let left = run.patience(task, true, age);
                 if left.is_zero() {
                     (Next::Park("no ack of every consumer in time".to_owned()), None)
                 } else {
@@ -100,14 +101,16 @@ impl Inner {
                 }
             }
             Next::Retry(reason) => {
-                let since = run.stalled_since(false, now);
+                let left = run.patience(task, false, age);
                 let wait = RETRY_MIN.saturating_mul(1 << run.retries.min(10)).min(RETRY_MAX);
+                // Whoever asked meanwhile waits for a try that begins behind it.
+                let wait = if again { Duration::ZERO } else { wait };
                 run.retries = run.retries.saturating_add(1);
-                if now.saturating_sub(since) >= age_max {
+                if left.is_zero() {
                     (Next::Park(reason), Some(wait))
                 } else {
                     tracing::debug!(broadcast = id.0, reason, "a task is tried again");
-                    (Next::Retry(reason), Some(wait))
+                    (Next::Retry(reason), Some(wait.min(left)))
                 }
             }
             Next::Park(reason) => (Next::Park(reason), None),
@@ -132,6 +135,21 @@ impl Inner {
         } else if again {
             self.schedule(core, id, Duration::ZERO);
         }
+    }
+
+    /// Notes how a try ended, and tells who waits when there was no space for it.
+    fn note_try(&self, run: &mut Run, stepped: Result<Next>) -> Next {
+        run.tries += 1;
+        run.full = None;
+        stepped.unwrap_or_else(|e| {
+            let reason = e.to_string();
+            if e.kind() == ErrorKind::StoreFull {
+                run.full = Some(Arc::new(e));
+                run.cell.turned.notify_all();
+                self.turned.notify_all();
+            }
+            Next::Retry(reason)
+        })
     }
 
     /// Brings a task as far as it goes.
@@ -254,6 +272,8 @@ impl Inner {
                     run.ending = false;
                     run.cell.turned.notify_all();
                 }
+                // Who waits for a job is told that its ending is parked.
+                self.turned.notify_all();
             }
             Settled::Ended(id, ending, done_at_ms) => {
                 return self.ended(core, id, ending, done_at_ms);
@@ -404,17 +424,6 @@ impl Run {
     /// A worker may take it: accepted, not parked, its end not handed over.
     fn is_workable(&self) -> bool {
         self.admitted && self.parked.is_none() && !self.ending
-    }
-
-    /// Since when it does not go on for this reason.
-    fn stalled_since(&mut self, for_consumers: bool, now: Duration) -> Duration {
-        match self.stalled {
-            Some(stall) if stall.for_consumers == for_consumers => stall.since,
-            _ => {
-                self.stalled = Some(Stall { for_consumers, since: now });
-                now
-            }
-        }
     }
 
     fn is_whole(&self) -> bool {

@@ -11,7 +11,6 @@
 
 mod blocks;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use arrow_array::{Array, RecordBatch};
@@ -23,6 +22,7 @@ use parquet::arrow::arrow_reader::{
 use parquet::errors::ParquetError;
 
 use self::blocks::VerifiedFile;
+use super::decoder;
 use super::place::Place;
 use super::read::{self, FirstPass, RowReader, Survey};
 use super::sizer::{SLICE_ROWS, SliceSizer};
@@ -228,12 +228,10 @@ fn guarded<T>(
     row: u64,
     call: impl FnOnce() -> std::result::Result<T, ParquetError>,
 ) -> Result<T> {
-    match catch_unwind(AssertUnwindSafe(call)) {
-        Ok(Ok(found)) => Ok(found),
-        Ok(Err(e)) => Err(damaged(source, row, e)),
-        Err(_) => {
-            Err(Place::row(row).error(source.file.path(), "the file is damaged or truncated"))
-        }
+    match decoder::guarded(call) {
+        Some(Ok(found)) => Ok(found),
+        Some(Err(e)) => Err(damaged(source, row, e)),
+        None => Err(Place::row(row).error(source.file.path(), "the file is damaged or truncated")),
     }
 }
 

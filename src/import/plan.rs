@@ -14,6 +14,7 @@ use oncelog_format::message::BroadcastId;
 use super::format::Format;
 use super::json::columns::{Kinds, schema_among};
 use super::partition;
+use super::place::Place;
 use super::read::{self, FirstPass, Progress, Survey};
 use super::request::ImportRequest;
 use super::slice;
@@ -67,7 +68,29 @@ impl Plan {
             });
         }
         plan.unify(expected);
+        plan.check_keys(primary_key, expected)?;
         Ok(plan)
+    }
+
+    /// One collection has one kind of key: text `7` and the integer 7 would be two rows, in two
+    /// vchannels.
+    fn check_keys(&self, primary_key: Option<&str>, expected: Option<&Schema>) -> Result<()> {
+        let Some(name) = primary_key else { return Ok(()) };
+        let of = |schema: &Schema| {
+            schema.field_with_name(name).ok().map(|field| field.data_type().is_integer())
+        };
+        let word = |is_integer| if is_integer { "an integer" } else { "text" };
+        let mut wanted = expected.and_then(of);
+        for file in self.files.iter().filter(|file| file.survey.rows > 0) {
+            let Some(found) = of(&file.survey.schema) else { continue };
+            let kind = *wanted.get_or_insert(found);
+            if found != kind {
+                let (found, kind) = (word(found), word(kind));
+                let what = format!("the primary key is {found}, in the collection it is {kind}");
+                return Err(Place::default().column(name).error(&file.path, &what));
+            }
+        }
+        Ok(())
     }
 
     /// Gives the columns of sources without types the one type that holds their values in all of

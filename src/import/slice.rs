@@ -5,7 +5,6 @@
 //! a reader can put them in order again; it is known by its metadata, not by its name.
 
 use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use arrow_array::cast::AsArray as _;
@@ -17,6 +16,7 @@ use arrow_schema::{ArrowError, DataType, Field, Schema, SchemaRef};
 use arrow_select::concat::concat_batches;
 use arrow_select::take::take_record_batch;
 
+use super::decoder;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Metadata of the column that numbers the rows of a slice.
@@ -135,10 +135,10 @@ fn is_number(field: &Field) -> bool {
 /// Bytes of a log passed their checksum, but whoever wrote them may have been hostile: a panic of
 /// the decoder is told as damage.
 fn guarded<T>(read: impl FnOnce() -> std::result::Result<T, ArrowError>) -> Result<T> {
-    match catch_unwind(AssertUnwindSafe(read)) {
-        Ok(Ok(found)) => Ok(found),
-        Ok(Err(e)) => Err(undecoded().with_source(e)),
-        Err(_) => Err(undecoded()),
+    match decoder::guarded(read) {
+        Some(Ok(found)) => Ok(found),
+        Some(Err(e)) => Err(undecoded().with_source(e)),
+        None => Err(undecoded()),
     }
 }
 

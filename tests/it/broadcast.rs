@@ -7,6 +7,7 @@ mod history;
 mod jobs;
 pub(crate) mod retention;
 mod store;
+mod waits;
 
 use std::sync::Arc;
 use std::time::Duration;

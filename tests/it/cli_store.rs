@@ -200,6 +200,15 @@ fn bad_files_are_one_clear_error_and_leave_the_store_usable() {
 }
 
 #[test]
+fn a_file_that_makes_its_decoder_panic_is_one_error_as_any_other() {
+    let (_dir, store) = fresh("store");
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/data/negative-column-start.parquet");
+    let run = run(&["import", &store, file, "--collection", "c", "--key", "k", "--json"], b"");
+    assert_eq!((run.code, run.err.as_str()), (1, ""), "{}", run.out);
+    assert!(run.out.contains("the file is damaged or truncated"), "{}", run.out);
+}
+
+#[test]
 fn a_directory_that_holds_something_else_is_no_store() {
     let (dir, _) = fresh("store");
     let other = dir.path().join("other");

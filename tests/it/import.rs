@@ -1,14 +1,19 @@
 //! Imports by the real binary: killed at random moments, and given what no import can take.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
+use oncelog::broadcast::StoreView;
+use oncelog::io::fs::FsIo;
 use oncelog::testing::Dice;
-use serde_json::Value;
+use oncelog_format::control::JobPhase;
 
 use crate::cli::{fresh, run};
 
@@ -22,17 +27,50 @@ fn import_args<'a>(store: &'a str, file: &'a str, key: &'a str) -> [&'a str; 9] 
     ["import", store, file, "--collection", "c", "--key", key, "--json", "--vchannels=2"]
 }
 
-/// Rows of the collection, as JSON Lines.
-fn rows(store: &str) -> Vec<Value> {
+/// Text of all rows of the collection, as JSON Lines.
+fn rows(store: &str) -> String {
     let out = format!("{store}.jsonl");
     let done = run(&["replay", store, "--collection", "c", "--out", &out], b"");
     assert_eq!(done.code, 0, "{done:?}");
-    let text = fs::read_to_string(out).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    fs::read_to_string(out).unwrap()
 }
 
-/// Runs an import and kills it after a while; true when it was killed before its end.
-fn killed_after(args: &[&str], while_: Duration) -> bool {
+/// What an import had got to when it was killed, as its records say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    /// Nothing appended: the store is being opened or made, the file read for the first time.
+    Plan,
+    Slices,
+    /// All slices stand; the commit is about to be accepted, or was.
+    Commit,
+}
+
+fn stage(store: &str) -> Stage {
+    let io = Arc::new(FsIo::new());
+    // Before the store is whole there is nothing to look at.
+    let Ok(view) = StoreView::open(store, io) else { return Stage::Plan };
+    let Some((_, job)) = view.state().jobs().next() else { return Stage::Plan };
+    match job.state.as_ref().map(|state| state.phase) {
+        _ if job.end.is_some() => Stage::Commit,
+        Some(JobPhase::Committing) => Stage::Commit,
+        _ if job.plan.is_some() => Stage::Slices,
+        _ => Stage::Plan,
+    }
+}
+
+/// When an import is killed.
+#[derive(Clone, Copy, Debug)]
+struct Moment {
+    /// Not before it has got there.
+    from: Stage,
+    then: Duration,
+}
+
+/// Between two looks at where an import is.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// Runs an import and kills it; says where, or nothing when it had ended before.
+fn killed(store: &str, args: &[&str], moment: Moment) -> Option<Stage> {
     let mut child = Command::new(BIN)
         .args(args)
         .stdin(Stdio::null())
@@ -48,51 +86,80 @@ fn killed_after(args: &[&str], while_: Duration) -> bool {
         // Whoever killed the process waits no longer.
         ended.send(()).unwrap_or(());
     });
-    let killed = end.recv_timeout(while_) == Err(RecvTimeoutError::Timeout);
-    if killed {
+    let runs_for = |time| end.recv_timeout(time) == Err(RecvTimeoutError::Timeout);
+    let mut runs = true;
+    while runs && moment.from > Stage::Plan && stage(store) < moment.from {
+        runs = runs_for(LOOK);
+    }
+    if runs && runs_for(moment.then) {
         child.kill().unwrap();
     }
     let status = child.wait().unwrap();
     watcher.join().unwrap();
+    // One that ended between the last look and the kill was not killed.
+    let killed = status.signal() == Some(9);
     assert!(killed || status.success(), "ended by itself: {status}");
-    killed
+    killed.then(|| stage(store))
+}
+
+/// Every row of the file is there once, and nothing else; a retry says so too.
+fn check_whole(store: &str, args: &[&str], whole: &str, context: &str) {
+    let done = run(args, b"");
+    let report = done.objects().pop().unwrap();
+    assert_eq!((done.code, &report["state"]), (0, &"Completed".into()), "{context}: {done:?}");
+    assert_eq!(report["rows"], ROWS, "{context}");
+    assert!(rows(store) == whole, "{context}: the rows differ");
+    assert_eq!(run(&["verify", store], b"").code, 0, "{context}");
 }
 
 #[test]
 fn an_import_that_is_killed_at_random_moments_has_every_row_once() {
-    let (dir, store) = fresh("store");
+    let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("big.csv");
-    let mut text = String::from("id,name,v\n");
+    let (mut text, mut whole) = (String::from("id,name,v\n"), String::new());
     for id in 0..ROWS {
-        writeln!(text, "{id},name {id},{}", id / 2).unwrap();
+        let v = id / 2;
+        writeln!(text, "{id},name {id},{v}").unwrap();
+        writeln!(whole, r#"{{"id":"{id}","name":"name {id}","v":"{v}"}}"#).unwrap();
     }
     fs::write(&file, text).unwrap();
     let file = file.to_str().unwrap();
     let (_probe, probe) = fresh("probe");
     let begun = Instant::now();
     assert_eq!(run(&import_args(&probe, file, "p"), b"").code, 0);
-    let took = begun.elapsed();
+    let took_us = u64::try_from(begun.elapsed().as_micros()).unwrap();
 
-    let args = import_args(&store, file, "big");
-    let mut dice = Dice::new(20);
-    let mut landed = 0;
-    for _ in 0..KILLS {
-        // Half of a whole run at most, so that the last of them still find something to do.
-        let millis = 1 + dice.below(u64::try_from(took.as_millis()).unwrap() / 2);
-        if !killed_after(&args, Duration::from_millis(millis)) {
-            break;
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    let seed = since.as_secs();
+    let mut dice = Dice::new(seed);
+    let mut landed: BTreeMap<Stage, u32> = BTreeMap::new();
+    let (mut kills, mut imports) = (0, 0);
+    while kills < KILLS || landed.len() < 3 {
+        imports += 1;
+        let (_dir, store) = fresh("store");
+        let key = format!("key {imports}");
+        let args = import_args(&store, file, &key);
+        loop {
+            // Anywhere; while a retry recovers; about the commit, which is too short to be met.
+            let (from, below_us) = match dice.below(8) {
+                0..=2 => (Stage::Plan, took_us),
+                3 | 4 => (Stage::Plan, took_us / 8),
+                5 | 6 => (Stage::Slices, took_us / 2),
+                _ => (Stage::Commit, took_us / 100),
+            };
+            let then = Duration::from_micros(dice.below(below_us));
+            let Some(stage) = killed(&store, &args, Moment { from, then }) else { break };
+            *landed.entry(stage).or_default() += 1;
+            kills += 1;
+            if kills >= KILLS && landed.len() == 3 {
+                break;
+            }
         }
-        landed += 1;
+        let context = format!("seed {seed}, import {imports}, killed so far: {landed:?}");
+        println!("import: {context}");
+        assert!(imports < 5 * KILLS, "{context}");
+        check_whole(&store, &args, &whole, &context);
     }
-    assert!(landed >= 3, "only {landed} kills before the end");
-    let done = run(&args, b"");
-    let report = done.objects().pop().unwrap();
-    assert_eq!((done.code, &report["state"]), (0, &"Completed".into()), "{done:?}");
-    assert_eq!(report["rows"], ROWS);
-    let rows = rows(&store);
-    let expect = (0..ROWS).map(|id| id.to_string());
-    assert!(rows.iter().map(|row| row["id"].as_str().unwrap()).eq(expect), "after {landed} kills");
-    assert_eq!(run(&["verify", &store], b"").code, 0);
 }
 
 /// Imports a file that no import takes: the answer names it and says what and where, and what was
@@ -125,7 +192,7 @@ fn check_refused(store: &str, path: &Path, extra: &[&str], code: i32, expect: &s
     assert_eq!(rows(store), before);
     let out = format!("{store}.all.jsonl");
     assert_eq!(run(&["replay", store, "--out", &out], b"").code, 0);
-    assert_eq!(fs::read_to_string(out).unwrap().lines().count(), before.len());
+    assert_eq!(fs::read_to_string(out).unwrap().lines().count(), before.lines().count());
     assert_eq!(run(&["verify", store], b"").code, 0);
 }
 

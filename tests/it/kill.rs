@@ -2,6 +2,7 @@
 //! is there.
 
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -49,6 +50,7 @@ fn append_and_kill(dir: &Path, base: u64, acks: usize, batch: u64) -> u64 {
     let status = child.wait_with_output().unwrap();
     let complaint = String::from_utf8_lossy(&status.stderr).into_owned();
     assert!(acknowledged.len() >= acks, "ended by itself: {complaint}");
+    assert_eq!(status.status.signal(), Some(9), "not killed: {complaint}");
     // A line that the kill cut short is no acknowledgement, and never reads as the next LSN.
     let mut last = base;
     for line in acknowledged {

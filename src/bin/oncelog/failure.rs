@@ -47,6 +47,8 @@ impl From<Exit> for ExitCode {
 pub(crate) enum Failure {
     /// The library's answer.
     Library(Error),
+    /// The work was done, and closing the store failed behind it.
+    Unclosed(Error),
     /// The arguments cannot be what the caller means.
     Usage {
         /// What is wrong with them.
@@ -87,6 +89,7 @@ impl Failure {
     pub(crate) fn exit(&self) -> Exit {
         match self {
             Self::Library(error) => exit_of(error.kind()),
+            Self::Unclosed(_) => exit_of(ErrorKind::OutcomeUnknown),
             Self::Usage { .. } => Exit::Usage,
             Self::Limit(_) | Self::Stream { .. } => Exit::Failed,
             Self::Pipe(exit) | Self::Several(_, exit) => *exit,
@@ -126,5 +129,21 @@ fn exit_of(kind: ErrorKind) -> Exit {
         | ErrorKind::InFlight
         | ErrorKind::Parked => Exit::NotNow,
         _ => Exit::Failed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_close_that_fails_behind_the_work_says_that_its_outcome_is_unknown() {
+        let error = oncelog::Log::open("/dev/null/log", &oncelog::Options::new()).unwrap_err();
+        assert_ne!(exit_of(error.kind()), Exit::NotNow);
+        let failure = Failure::Unclosed(error);
+        assert_eq!(failure.exit(), Exit::NotNow);
+        let told = crate::render::failure(&failure, true);
+        assert!(told.contains("\"kind\":\"OutcomeUnknown\""), "{told}");
+        assert!(told.contains("\"retryable\":true"), "{told}");
     }
 }

@@ -84,7 +84,7 @@ fn pins(state: &State, log: &str) -> Vec<Pin> {
     };
     let tasks = state.tasks().filter(|(_, task)| task.done.is_none());
     let tasks = tasks.filter_map(|(id, task)| of(format!("broadcast {id}"), &task.accepted.ends));
-    let jobs = state.jobs().filter(|(_, job)| job.over.is_none());
+    let jobs = state.running_jobs();
     let jobs = jobs.filter_map(|(id, job)| of(format!("job {id}"), &job.plan.as_ref()?.from));
     tasks.chain(jobs).collect()
 }

@@ -57,6 +57,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    tell_bugs_alone();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return refuse_arguments(&error),
@@ -84,6 +85,16 @@ fn main() -> ExitCode {
             failure.exit().into()
         }
     }
+}
+
+/// A panic that becomes the error of a hostile file is not shown besides.
+fn tell_bugs_alone() {
+    let shown = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if !oncelog::import::is_decoding() {
+            shown(panic);
+        }
+    }));
 }
 
 /// Help and version are no errors; anything else is usage, told in the form that was asked for.

@@ -92,6 +92,13 @@ impl Parts {
                     .map(|after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX)),
                 causes: causes(std::error::Error::source(error)),
             },
+            Failure::Unclosed(error) => Self {
+                kind: format!("{:?}", oncelog::ErrorKind::OutcomeUnknown),
+                message: "the store failed at its close, behind the work".into(),
+                retryable: true,
+                causes: causes(Some(error)),
+                ..Self::default()
+            },
             Failure::Usage { message, path } => Self {
                 kind: "InvalidInput".into(),
                 message: message.clone(),

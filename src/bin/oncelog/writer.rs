@@ -38,7 +38,8 @@ impl Writer {
         Ok(Self { broadcaster: Broadcaster::open(store, options)?, imports })
     }
 
-    /// Runs work on the store, then closes it whatever came of the work.
+    /// Runs work on the store, then closes it whatever came of the work. A close that fails behind
+    /// work that did not is no failure of the work: a caller must not take its key for unused.
     pub(crate) fn run<T>(
         self,
         work: impl FnOnce(&Self) -> Result<T, Failure>,
@@ -46,7 +47,7 @@ impl Writer {
         let end = work(&self);
         let closed = self.broadcaster.close();
         let end = end?;
-        closed?;
+        closed.map_err(Failure::Unclosed)?;
         Ok(end)
     }
 }

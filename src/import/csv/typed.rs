@@ -4,7 +4,7 @@
 //! With one, the text must be a value of its type to the last byte; the empty text is null.
 
 use arrow_array::builder::StringBuilder;
-use arrow_array::{Array as _, ArrayRef, StringArray};
+use arrow_array::{Array as _, ArrayRef, StringArray, make_array};
 use arrow_cast::cast::{CastOptions, cast_with_options};
 use arrow_schema::DataType;
 
@@ -24,7 +24,16 @@ pub(crate) fn values(text: &StringArray, kind: &DataType) -> Result<ArrayRef, us
     }
     let filled = filled.finish();
     let options = CastOptions { safe: true, ..CastOptions::default() };
-    let values = cast_with_options(&filled, kind, &options).map_err(|_unfit| 0_usize)?;
+    // A zone says how instants are shown; the parser knows none by name.
+    let instant = match kind {
+        DataType::Timestamp(unit, Some(_)) => &DataType::Timestamp(*unit, Some("+00:00".into())),
+        kind => kind,
+    };
+    let mut values = cast_with_options(&filled, instant, &options).map_err(|_unfit| 0_usize)?;
+    if instant != kind {
+        let renamed = values.to_data().into_builder().data_type(kind.clone()).build();
+        values = make_array(renamed.map_err(|_unfit| 0_usize)?);
+    }
     let lost = |row: &usize| values.is_null(*row) && filled.is_valid(*row);
     match (0..filled.len()).find(lost) {
         Some(row) => Err(row),
@@ -34,6 +43,10 @@ pub(crate) fn values(text: &StringArray, kind: &DataType) -> Result<ArrayRef, us
 
 #[cfg(test)]
 mod tests {
+    use arrow_array::cast::AsArray as _;
+    use arrow_array::types::TimestampMicrosecondType;
+    use arrow_schema::TimeUnit;
+
     use super::*;
 
     #[track_caller]
@@ -53,5 +66,12 @@ mod tests {
         check(&DataType::Boolean, &["true", "false", ""], Ok(1));
         check(&DataType::Boolean, &["maybe"], Err(0));
         check(&DataType::Date32, &["2024-02-29", "2023-02-29"], Err(1));
+        let utc = DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()));
+        check(&utc, &["2024-02-29T12:00:00Z", "", "2024-02-29T12:00:00.5+02:00"], Ok(1));
+        check(&utc, &["2024-02-29T12:00:00Z", "noon"], Err(1));
+        let text = StringArray::from(vec!["1970-01-01T02:00:00+02:00"]);
+        let found = values(&text, &utc).unwrap();
+        assert_eq!(found.data_type(), &utc);
+        assert_eq!(found.as_primitive::<TimestampMicrosecondType>().value(0), 0);
     }
 }

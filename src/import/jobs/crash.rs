@@ -108,3 +108,40 @@ fn a_full_disk_stops_an_import_and_space_lets_it_go_on() {
     }
     assert!(refusals > 2, "only {refusals}");
 }
+
+/// Whoever waited without a limit for a commit that found no space heard nothing of it.
+#[test]
+fn an_import_without_a_limit_is_told_that_the_disk_is_full() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("a.csv");
+    for len in [1, 3_000, 100_000] {
+        std::fs::write(&file, format!("n\n{}\n", "x".repeat(len))).unwrap();
+        let io = MemIo::new(Machine::new());
+        let files: Arc<dyn crate::io::Io> = Arc::new(io.clone());
+        let (imports, broadcaster) = open_on(&files, Path::new(STORE), SPREAD.1, 2).unwrap();
+        let run = |key: usize| {
+            let asked = request("c", &[&file]).vchannels(Some(SPREAD.0));
+            let call = ImportCall::of("p").key(Some(key.to_string()));
+            imports.run(&broadcaster, asked, &call, &mut |_| {})
+        };
+        run(0).unwrap();
+        // Until the room that was there before is used up.
+        io.set_free_blocks(Some(0));
+        let mut key = 1;
+        let error = loop {
+            match run(key) {
+                Ok(_) => key += 1,
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(error.kind(), ErrorKind::StoreFull | ErrorKind::InFlight), "{error:?}");
+        assert!(error.is_retryable());
+        let again = run(key).unwrap_err();
+        assert!(matches!(again.kind(), ErrorKind::StoreFull | ErrorKind::InFlight), "{again:?}");
+        io.set_free_blocks(None);
+        let report = run(key).unwrap();
+        assert_eq!((report.phase, report.rows), (JobPhase::Completed, 1), "{report:?}");
+        broadcaster.close().unwrap();
+        assert_eq!(rows_on(&files, Path::new(STORE), "c").len(), key + 1);
+    }
+}

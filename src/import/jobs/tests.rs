@@ -209,6 +209,22 @@ fn csv_takes_the_types_that_the_collection_has() {
 }
 
 #[test]
+fn a_collection_has_one_kind_of_primary_key() {
+    let fixture = Fixture::new();
+    let text = fixture.file("a.csv", "id\n7\n");
+    let integers = fixture.file("b.jsonl", "{\"id\":7}\n");
+    let keyed = |files: &[&Path]| request("c", files).primary_key(Some("id".to_owned()));
+    let reason = |files: &[&Path]| fixture.import(keyed(files), None).unwrap().reason;
+    let both = reason(&[&text, &integers]);
+    assert!(both.contains("column `id`: the primary key is an integer"), "{both}");
+    assert!(both.contains("b.jsonl"), "{both}");
+    assert_eq!(reason(&[&text]), "");
+    let later = reason(&[&integers]);
+    assert!(later.contains("in the collection it is text"), "{later}");
+    assert_eq!(fixture.rows("c"), [r#"{"id":"7"}"#]);
+}
+
+#[test]
 fn json_files_of_a_collection_agree_on_the_types_of_numbers() {
     let fixture = Fixture::new();
     let whole = fixture.file("a.jsonl", "{\"n\":1}\n");

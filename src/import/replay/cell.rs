@@ -8,14 +8,19 @@
 //! | JSON text | itself |
 //! | binary | a string of hexadecimal digits |
 //! | lists, structs, maps | arrays, objects, arrays of `key` and `value` |
-//! | decimals, dates, times | a string: exact digits, RFC 3339 |
+//! | decimals, dates, times | a string: exact digits, RFC 3339; an instant ends in `Z`, whatever zone its column names |
+//! | dates and times that no calendar has | a string: the number of their days or ticks |
 
 use std::io::Write as _;
 
 use arrow_array::cast::AsArray as _;
+use arrow_array::temporal_conversions::{as_date, as_datetime, as_time};
 use arrow_array::types::{
-    Float16Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, UInt8Type,
-    UInt16Type, UInt32Type, UInt64Type,
+    ArrowTimestampType, Date32Type, Date64Type, Float16Type, Float32Type, Float64Type, Int8Type,
+    Int16Type, Int32Type, Int64Type, Time32MillisecondType, Time32SecondType,
+    Time64MicrosecondType, Time64NanosecondType, TimestampMicrosecondType,
+    TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type,
+    UInt32Type, UInt64Type,
 };
 use arrow_array::{
     Array, ArrayRef, ArrowPrimitiveType, BooleanArray, Float64Array, Int64Array, LargeStringArray,
@@ -23,7 +28,7 @@ use arrow_array::{
 };
 use arrow_buffer::{NullBuffer, OffsetBuffer};
 use arrow_cast::display::{ArrayFormatter, FormatOptions};
-use arrow_schema::{ArrowError, DataType, Field, Fields};
+use arrow_schema::{ArrowError, DataType, Field, Fields, TimeUnit};
 
 use crate::import::json::columns::is_json_text;
 
@@ -47,7 +52,83 @@ enum Values<'a> {
     LargeList(OffsetBuffer<i64>, Box<Cells<'a>>),
     FixedList(usize, Box<Cells<'a>>),
     Struct(Vec<(Vec<u8>, Cells<'a>)>),
+    Calendar(Ticks),
     Display(ArrayFormatter<'a>),
+}
+
+/// Days or instants as numbers, and what a calendar calls one of them.
+struct Ticks {
+    array: Int64Array,
+    text: fn(i64) -> Option<String>,
+    /// `Z` where they are instants, not times of some clock on a wall.
+    suffix: &'static str,
+}
+
+impl Ticks {
+    fn told(&self, row: usize) -> String {
+        let ticks = self.array.value(row);
+        match (self.text)(ticks) {
+            Some(text) => text + self.suffix,
+            None => ticks.to_string(),
+        }
+    }
+
+    fn of(array: &dyn Array) -> Option<Self> {
+        use TimeUnit::{Microsecond, Millisecond, Nanosecond, Second};
+        Some(match array.data_type() {
+            DataType::Date32 => Self {
+                array: widened::<Date32Type, _>(array),
+                text: |days| Some(format!("{:?}", as_date::<Date32Type>(days)?)),
+                suffix: "",
+            },
+            DataType::Date64 => Self {
+                array: array.as_primitive::<Date64Type>().reinterpret_cast(),
+                text: |ms| Some(format!("{:?}", as_datetime::<Date64Type>(ms)?)),
+                suffix: "",
+            },
+            DataType::Time32(Second) => {
+                Self::of_day(widened::<Time32SecondType, _>(array), |t| of_day(t, 1_000_000_000))
+            }
+            DataType::Time32(Millisecond) => {
+                Self::of_day(widened::<Time32MillisecondType, _>(array), |t| of_day(t, 1_000_000))
+            }
+            DataType::Time64(Microsecond) => {
+                let array = array.as_primitive::<Time64MicrosecondType>().reinterpret_cast();
+                Self::of_day(array, |t| of_day(t, 1_000))
+            }
+            DataType::Time64(Nanosecond) => {
+                let array = array.as_primitive::<Time64NanosecondType>().reinterpret_cast();
+                Self::of_day(array, |t| of_day(t, 1))
+            }
+            DataType::Timestamp(unit, zone) => {
+                let suffix = if zone.is_some() { "Z" } else { "" };
+                match unit {
+                    Second => Self::times::<TimestampSecondType>(array, suffix),
+                    Millisecond => Self::times::<TimestampMillisecondType>(array, suffix),
+                    Microsecond => Self::times::<TimestampMicrosecondType>(array, suffix),
+                    Nanosecond => Self::times::<TimestampNanosecondType>(array, suffix),
+                }
+            }
+            _ => return None,
+        })
+    }
+
+    fn of_day(array: Int64Array, text: fn(i64) -> Option<String>) -> Self {
+        Self { array, text, suffix: "" }
+    }
+
+    fn times<T: ArrowTimestampType>(array: &dyn Array, suffix: &'static str) -> Self {
+        let array = array.as_primitive::<T>().reinterpret_cast();
+        Self { array, text: |ticks| Some(format!("{:?}", as_datetime::<T>(ticks)?)), suffix }
+    }
+}
+
+/// A time of day from its ticks since midnight, each so many nanoseconds.
+fn of_day(ticks: i64, tick_ns: i64) -> Option<String> {
+    const DAY_NS: i64 = 86_400_000_000_000;
+    // The conversion wraps: a day later is no time of this one.
+    let ns = ticks.checked_mul(tick_ns).filter(|ns| (0..DAY_NS).contains(ns))?;
+    Some(format!("{:?}", as_time::<Time64NanosecondType>(ns)?))
 }
 
 impl<'a> Cells<'a> {
@@ -78,6 +159,7 @@ impl<'a> Cells<'a> {
                 return items.write_list(row * len, (row + 1) * len, out);
             }
             Values::Struct(members) => return write_object(members, row, out),
+            Values::Calendar(ticks) => put_string(&ticks.told(row), out),
             Values::Display(array) => put_string(&array.value(row).try_to_string()?, out),
             Values::F64(array) if !array.value(row).is_finite() => {
                 put_string(not_finite(array.value(row)), out);
@@ -96,6 +178,7 @@ impl<'a> Cells<'a> {
             Values::Text(array) => out.extend_from_slice(array.value(row).as_bytes()),
             Values::LargeText(array) => out.extend_from_slice(array.value(row).as_bytes()),
             Values::TextView(array) => out.extend_from_slice(array.value(row).as_bytes()),
+            Values::Calendar(ticks) => out.extend_from_slice(ticks.told(row).as_bytes()),
             Values::Display(array) => {
                 out.extend_from_slice(array.value(row).try_to_string()?.as_bytes());
             }
@@ -179,6 +262,11 @@ impl<'a> Values<'a> {
             DataType::Struct(_) => {
                 Self::Struct(keyed(array.as_struct().fields(), array.as_struct().columns())?)
             }
+            DataType::Date32
+            | DataType::Date64
+            | DataType::Time32(_)
+            | DataType::Time64(_)
+            | DataType::Timestamp(..) => Ticks::of(array).map_or(Self::Null, Self::Calendar),
             _ => {
                 let options = FormatOptions::new().with_display_error(false);
                 Self::Display(ArrayFormatter::try_new(array, &options)?)
@@ -276,4 +364,69 @@ fn put_escape(byte: u8, out: &mut Vec<u8>) {
         }
     };
     out.extend_from_slice(&[b'\\', short]);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow_array::{
+        Date32Array, ListArray, Time32MillisecondArray, Time64MicrosecondArray,
+        TimestampMicrosecondArray, TimestampMillisecondArray, TimestampSecondArray,
+    };
+
+    use super::*;
+
+    #[track_caller]
+    fn check(array: ArrayRef, expect: &[&str]) {
+        let field = Field::new("v", array.data_type().clone(), true);
+        let cells = Cells::of(&field, &array).unwrap();
+        for (row, expect) in expect.iter().enumerate() {
+            let (mut json, mut text) = (Vec::new(), Vec::new());
+            cells.write(row, &mut json).unwrap();
+            cells.write_text(row, &mut text).unwrap();
+            assert_eq!(String::from_utf8(json).unwrap(), *expect);
+            if !array.data_type().is_nested() && array.is_valid(row) {
+                assert_eq!(String::from_utf8(text).unwrap(), expect.trim_matches('"'));
+            }
+        }
+    }
+
+    #[test]
+    fn an_instant_is_told_in_utc_whatever_zone_its_column_names() {
+        for zone in ["UTC", "+00:00", "Europe/Berlin", "+02:00", "no zone"] {
+            let instants = vec![Some(1_700_000_000_000_000), None, Some(-1), Some(500_000)];
+            let instants = TimestampMicrosecondArray::from(instants).with_timezone(zone);
+            let expect = [
+                "\"2023-11-14T22:13:20Z\"",
+                "null",
+                "\"1969-12-31T23:59:59.999999Z\"",
+                "\"1970-01-01T00:00:00.500Z\"",
+            ];
+            let item = Field::new("item", instants.data_type().clone(), true);
+            let offsets = OffsetBuffer::from_lengths([2, 0]);
+            let values = Arc::new(instants.slice(0, 2));
+            let lists = ListArray::new(Arc::new(item), offsets, values, None);
+            check(Arc::new(instants), &expect);
+            check(Arc::new(lists), &["[\"2023-11-14T22:13:20Z\",null]", "[]"]);
+        }
+    }
+
+    #[test]
+    fn a_time_that_no_calendar_has_is_told_as_its_number() {
+        let far = TimestampMillisecondArray::from(vec![1 << 61, -(1 << 61), 0]);
+        let expect =
+            ["\"2305843009213693952\"", "\"-2305843009213693952\"", "\"1970-01-01T00:00:00\""];
+        check(Arc::new(far), &expect);
+        let far = TimestampSecondArray::from(vec![i64::MAX]).with_timezone("UTC");
+        check(Arc::new(far), &["\"9223372036854775807\""]);
+        let days = Date32Array::from(vec![i32::MAX, i32::MIN, -719_162, 19_782]);
+        let times = Time32MillisecondArray::from(vec![86_399_999, 86_400_000, -1]);
+        check(Arc::new(times), &["\"23:59:59.999\"", "\"86400000\"", "\"-1\""]);
+        let wraps = ((1 << 32) + 1) * 1_000_000;
+        let times = Time64MicrosecondArray::from(vec![1, wraps]);
+        check(Arc::new(times), &["\"00:00:00.000001\"", "\"4294967297000000\""]);
+        let expect = ["\"2147483647\"", "\"-2147483648\"", "\"0001-01-01\"", "\"2024-02-29\""];
+        check(Arc::new(days), &expect);
+    }
 }

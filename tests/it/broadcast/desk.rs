@@ -28,6 +28,10 @@ impl Hands {
         self.skipped_ms.fetch_add(ms, Ordering::SeqCst);
         self.wall_ms.fetch_add(ms, Ordering::SeqCst);
     }
+
+    pub(crate) fn passed_ms(&self) -> u64 {
+        self.skipped_ms.load(Ordering::SeqCst)
+    }
 }
 
 impl Default for Hands {
@@ -112,6 +116,13 @@ impl Script {
 
     pub(crate) fn next_retries_for_ever(&self) {
         self.said.lock().unwrap().for_ever = true;
+    }
+
+    /// Callbacks are done from here on.
+    pub(crate) fn forget(&self) {
+        let mut said = self.said.lock().unwrap();
+        said.steps.clear();
+        said.for_ever = false;
     }
 
     /// Callbacks wait from here on.

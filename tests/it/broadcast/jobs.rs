@@ -13,7 +13,7 @@ use super::desk::{Desk, Script, assert_same, request, scope};
 use super::resource;
 
 const SOON: Option<Duration> = Some(Duration::from_millis(50));
-const COMMIT: (&str, bool) = ("Commit", true);
+pub(super) const COMMIT: (&str, bool) = ("Commit", true);
 const ABORT: (&str, bool) = ("Abort", false);
 
 /// A type of a role, without an effect of its own.
@@ -34,11 +34,11 @@ impl MessageType for Kind {
     }
 }
 
-fn desk() -> Desk {
+pub(super) fn desk() -> Desk {
     desk_with(|options| options)
 }
 
-fn desk_with(change: impl FnOnce(Options) -> Options) -> Desk {
+pub(super) fn desk_with(change: impl FnOnce(Options) -> Options) -> Desk {
     Desk::with(Arc::new(Script::default()), |options| {
         let kinds = [
             Kind("Load", Role::StartsJob),
@@ -64,7 +64,7 @@ fn exclusive(key: &str) -> Request {
     request(key, "p").resources(vec![resource("collection", "1", false)])
 }
 
-fn start(desk: &Desk, key: &str) -> (Jobs, BroadcastId) {
+pub(super) fn start(desk: &Desk, key: &str) -> (Jobs, BroadcastId) {
     let answer = desk.broadcaster.submit(&load(key), None).unwrap();
     (desk.broadcaster.jobs(), answer.id)
 }

@@ -3,11 +3,12 @@
 
 use std::collections::HashSet;
 use std::path::Path;
+use std::sync::Arc;
 
-use oncelog::testing::{Dice, Machine, survivors};
-use oncelog::{ErrorKind, Lsn};
+use oncelog::testing::{Dice, Machine, MemIo, survivors};
+use oncelog::{ErrorKind, LogView, Lsn, Severity};
 
-use super::drive::{DIR, Driver, Op, Point, open_full, segments};
+use super::drive::{DIR, Driver, Op, Point, chain, open_full, segments};
 use super::oracle::{End, Oracle, count_of};
 use super::workload::Workload;
 
@@ -81,7 +82,11 @@ impl Explorer {
 
     /// Every end of the process at one point. `depth` counts the crashes before it.
     fn point(&mut self, point: &Point, depth: usize, dice: &mut Dice) -> Result<(), String> {
-        let Point { machine, oracle, .. } = point;
+        let machine = &point.machine;
+        let mut oracle = point.oracle.clone();
+        // What another process took for durable at this moment is promised to it.
+        oracle.promised = oracle.promised.max(seen(machine, &oracle)?);
+        let oracle = &oracle;
         let seed = dice.roll();
         self.visit(machine, oracle, End::Kill, depth, seed).map_err(|e| format!("kill: {e}"))?;
         if machine.deceptive_count() > 0 {
@@ -190,4 +195,21 @@ impl Explorer {
             Ok(_) => Err(format!("G4: LSN {lsn} lost the sector at {at} of {path:?}, unnoticed")),
         }
     }
+}
+
+/// The durable LSN as a reader of another process finds it beside the writer (G10).
+fn seen(machine: &Machine, oracle: &Oracle) -> Result<u64, String> {
+    let view = match LogView::open_unshared(DIR, Arc::new(MemIo::new(machine.clone()))) {
+        Ok(view) => view,
+        Err(_) if !oracle.created => return Ok(0),
+        Err(e) => return Err(format!("G10: reader beside the writer: {}", chain(&e))),
+    };
+    if view.severity() >= Severity::Unsupported {
+        return Err(format!("G10: reader beside the writer: {:?}", view.findings()));
+    }
+    let proven = view.proven_lsn().map_or(0, Lsn::get);
+    if proven > oracle.last() {
+        return Err(format!("G10: a reader takes {proven} for durable of {}", oracle.last()));
+    }
+    Ok(proven)
 }

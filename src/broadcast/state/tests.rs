@@ -1,0 +1,147 @@
+use oncelog_format::control::PchannelEnd;
+use oncelog_format::message::{AckMode, BroadcastHeader, Fingerprint, TimeTick};
+
+use super::*;
+use crate::io::fault::Dice;
+
+/// Records as a broadcaster writes them and as none does: few identities, so that they meet.
+struct Records {
+    dice: Dice,
+    at_ms: u64,
+}
+
+impl Records {
+    fn id(&mut self) -> BroadcastId {
+        BroadcastId(1 + self.dice.below(12))
+    }
+
+    fn attempt(&mut self) -> u32 {
+        1 + u32::from(self.dice.below(4) == 0)
+    }
+
+    fn accepted(&mut self, id: BroadcastId, state: &State) -> Accepted {
+        let scope = Scope {
+            principal: self.dice.below(3).to_string(),
+            message_type: "T".into(),
+            domain: "d".into(),
+            identity: "0".into(),
+            generation: 0,
+            client_key: vec![b'0' + u8::try_from(self.dice.below(6)).unwrap()],
+        };
+        let job = match self.dice.below(4) {
+            0 | 1 => JobLink::Starts,
+            2 => {
+                let commit = self.dice.below(2) == 0;
+                // Mostly of a job that is there.
+                let running = state.running.iter().nth(self.dice.index(3)).copied();
+                let job = running.unwrap_or_else(|| self.id());
+                JobLink::Ends { job, attempt: self.attempt(), commit }
+            }
+            _ => JobLink::None,
+        };
+        Accepted {
+            header: BroadcastHeader {
+                id,
+                vchannels: vec!["v".into()],
+                resources: Vec::new(),
+                ack: AckMode::Append,
+            },
+            message_type: "T".into(),
+            scope: (self.dice.below(3) > 0).then_some(scope),
+            fingerprint: Fingerprint { version: 1, fields: Vec::new() },
+            ends: vec![PchannelEnd { pchannel: "p".into(), next_lsn: 1 }],
+            lifetime_ms: self.dice.below(20),
+            firm: self.dice.below(2) == 0,
+            job,
+            properties: Vec::new(),
+            trace: None,
+            payload: Vec::new(),
+        }
+    }
+
+    fn next(&mut self, state: &State) -> ControlRecord {
+        self.at_ms += self.dice.below(3);
+        let (id, known) = (self.id(), state.next_id());
+        let body = match self.dice.below(9) {
+            0 | 1 => {
+                let id = if self.dice.below(8) == 0 { id } else { known };
+                Body::Accepted(Arc::new(self.accepted(id, state)))
+            }
+            2 | 3 => {
+                let failed = self.dice.below(4) == 0;
+                let outcome = if failed { Outcome::Failed("no".into()) } else { Outcome::Done };
+                let open = state.tasks.iter().find(|(_, task)| task.done.is_none());
+                let id = open.filter(|_| self.dice.below(3) > 0).map_or(id, |(id, _)| *id);
+                Body::Done(Done { id, outcome })
+            }
+            4 => Body::Dropped(Dropped { id, cause: DropCause::Expired }),
+            5 => Body::Dropped(Dropped { id, cause: DropCause::Evicted }),
+            6 => Body::Dropped(Dropped { id, cause: DropCause::Retired }),
+            7 => Body::Attempt(Attempt { job: id, attempt: self.attempt() }),
+            _ => {
+                let position = AckPosition { vchannel: 0, lsn: 1, time_tick: TimeTick(1) };
+                Body::Ack(oncelog_format::control::Ack { id, positions: vec![position] })
+            }
+        };
+        ControlRecord { at_ms: self.at_ms, body }
+    }
+}
+
+#[test]
+fn counts_and_indexes_are_what_counting_again_says() {
+    let (mut most_running, mut most_over) = (0, 0);
+    for seed in 0..100 {
+        let (mut records, mut state) =
+            (Records { dice: Dice::new(seed), at_ms: 1 }, State::default());
+        for n in 0..150 {
+            let record = records.next(&state);
+            state.apply(&record);
+            let at = format!("record {n} of seed {seed}: {record:?}");
+            let tasks = || state.tasks.values();
+            let open = |task: &&TaskState| task.done.is_none();
+            let starts = |task: &&TaskState| task.accepted.job == JobLink::Starts;
+            let running: Vec<_> =
+                state.jobs().filter(|(_, job)| job.over.is_none()).map(|(id, _)| id).collect();
+            let starting = tasks().filter(open).filter(starts).count();
+            assert_eq!(state.live_job_count(), starting + running.len(), "{at}");
+            assert!(state.running_jobs().map(|(id, _)| id).eq(running.iter().copied()), "{at}");
+            let over = state.jobs().filter_map(|(id, job)| job.over.map(|(_, at)| (at, id)));
+            let over: BTreeSet<_> = over.collect();
+            assert_eq!(state.over, over, "{at}");
+            let until_ms = records.at_ms.saturating_sub(5);
+            let old = over.iter().filter(|(at, _)| *at <= until_ms).map(|(_, id)| *id);
+            assert!(state.over_until(until_ms).eq(old), "{at}");
+            let held = tasks().filter(|task| task.accepted.scope.is_some()).count();
+            assert_eq!(state.window.held_count(), held, "{at}");
+            let live = |now_ms| {
+                let keyed = state.tasks().filter(|(_, task)| task.accepted.scope.is_some());
+                keyed.filter(|(id, _)| !state.is_over(*id, now_ms)).count()
+            };
+            assert_eq!(state.window.live_count(records.at_ms), live(records.at_ms), "{at}");
+            most_running = most_running.max(running.len());
+            most_over = most_over.max(over.len());
+        }
+    }
+    assert!(most_running > 2 && most_over > 2, "{most_running} running, {most_over} over");
+}
+
+#[test]
+fn a_task_moves_with_its_acceptance_its_acks_and_its_resumption() {
+    let mut records = Records { dice: Dice::new(1), at_ms: 1 };
+    let mut state = State::default();
+    let accepted = Body::Accepted(Arc::new(records.accepted(BroadcastId(1), &state)));
+    let id = BroadcastId(1);
+    let mut check = |at_ms, body: Body, moved_at_ms| {
+        state.apply(&ControlRecord { at_ms, body });
+        assert_eq!(state.task(id).unwrap().moved_at_ms, moved_at_ms);
+    };
+    check(10, accepted, 10);
+    let position = AckPosition { vchannel: 0, lsn: 1, time_tick: TimeTick(1) };
+    let ack = oncelog_format::control::Ack { id, positions: vec![position] };
+    check(20, Body::Ack(ack.clone()), 20);
+    // A second one moves nothing, nor does parking it.
+    check(30, Body::Ack(ack), 20);
+    let reason = String::new();
+    check(40, Body::Park(oncelog_format::control::Park { id, reason: reason.clone() }), 20);
+    check(50, Body::Resume(oncelog_format::control::Resume { id, reason }), 50);
+}

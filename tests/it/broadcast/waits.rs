@@ -1,0 +1,196 @@
+//! No wait without an end: of a task, over restarts too; of a caller, for space too.
+
+use std::error::Error as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use oncelog::broadcast::{
+    AckMode, BroadcastId, MessageType, Options, Outcome, Policy, Request, Role, Task, Verdict,
+};
+use oncelog::{Error, ErrorKind};
+
+use super::desk::{Desk, Script, request};
+use super::jobs;
+
+const MINUTE_MS: u64 = 60_000;
+
+const AGE_MAX_MS: u64 = 10 * MINUTE_MS;
+
+/// Two tries of a process that lives for two minutes: the callback wants another one both times.
+fn two_minutes(desk: &Desk) {
+    desk.script.next(Verdict::Retry("not yet".into()));
+    let hands = Arc::clone(&desk.hands);
+    desk.script.then(move |_| {
+        hands.pass(2 * MINUTE_MS);
+        Verdict::Retry("not yet".into())
+    });
+}
+
+fn parked_since(error: &Error, desk: &Desk) -> (BroadcastId, u64, u64) {
+    let id = BroadcastId(error.broadcast_id().unwrap());
+    let of = |state: &oncelog::broadcast::State| {
+        let task = state.task(id).unwrap();
+        (id, task.accepted_at_ms, task.parked.as_ref().unwrap().1)
+    };
+    desk.broadcaster.read(|state, _| of(state))
+}
+
+/// Each process counted from its own beginning: a store that was opened every few minutes retried
+/// for ever.
+#[test]
+fn a_task_is_parked_in_the_end_however_often_the_store_is_opened_again() {
+    let mut desk = Desk::open();
+    desk.script.next_retries_for_ever();
+    let parked = loop {
+        two_minutes(&desk);
+        let error = desk.broadcaster.submit(&request("k", "p"), Some(AT_ONCE)).unwrap_err();
+        if error.kind() == ErrorKind::Parked {
+            break error;
+        }
+        assert!(desk.hands.passed_ms() < 3 * AGE_MAX_MS, "{error}");
+        desk = desk.reopen();
+    };
+    let (id, accepted_at_ms, parked_at_ms) = parked_since(&parked, &desk);
+    assert!(parked_at_ms - accepted_at_ms >= AGE_MAX_MS);
+    // Resumed, it has its time again.
+    desk.script.forget();
+    desk.broadcaster.resume(id, "try again").unwrap();
+    let desk = desk.reopen();
+    two_minutes(&desk);
+    assert_eq!(desk.submit("k", "p").unwrap().outcome, Outcome::Done);
+}
+
+/// Long enough for a few tries.
+const AT_ONCE: Duration = Duration::from_millis(100);
+
+#[test]
+fn a_store_that_was_closed_for_long_gives_up_no_task_at_its_first_try() {
+    let desk = Desk::open();
+    desk.script.next_retries_for_ever();
+    let late = desk.broadcaster.submit(&request("k", "p"), Some(AT_ONCE)).unwrap_err();
+    assert_eq!(late.kind(), ErrorKind::InFlight);
+    desk.broadcaster.close().unwrap();
+    desk.hands.pass(100 * AGE_MAX_MS);
+    desk.script.forget();
+    desk.script.next(Verdict::Retry("not yet".into()));
+    desk.script.next(Verdict::Retry("not yet".into()));
+    let desk = desk.reopen();
+    assert_eq!(desk.submit("k", "p").unwrap().outcome, Outcome::Done);
+}
+
+#[test]
+fn a_wait_for_consumers_ends_however_often_the_store_is_opened_again() {
+    let mut policy = Policy::default();
+    policy.retry_age_max = Duration::from_millis(1_000);
+    let script = Arc::new(Script::acknowledged_by(AckMode::Consumer));
+    let mut desk = Desk::with(script, |options: Options| options.policy(policy));
+    let mut opened = 1;
+    let parked = loop {
+        let error = desk.broadcaster.submit(&request("k", "p"), Some(2 * AT_ONCE)).unwrap_err();
+        if error.kind() == ErrorKind::Parked {
+            break error;
+        }
+        assert!(opened < 20, "{error}");
+        // The wall clock of a desk stands still by itself.
+        desk.hands.pass(200);
+        desk = desk.reopen();
+        opened += 1;
+    };
+    let (_, accepted_at_ms, parked_at_ms) = parked_since(&parked, &desk);
+    assert!(parked_at_ms - accepted_at_ms >= 1_000);
+}
+
+fn large(key: &str) -> Request {
+    let mut request = request(key, "p");
+    request.payload = vec![7; 100_000];
+    request
+}
+
+#[track_caller]
+fn check_no_space(error: &Error) -> BroadcastId {
+    assert_eq!(error.kind(), ErrorKind::InFlight, "{error}");
+    let cause = error.source().unwrap().downcast_ref::<Error>().unwrap();
+    assert_eq!(cause.kind(), ErrorKind::StoreFull, "{cause}");
+    assert!(error.is_retryable() && error.retry_after().is_some());
+    BroadcastId(error.broadcast_id().unwrap())
+}
+
+/// Without a deadline it waited for the task to be parked, without a word.
+#[test]
+fn who_asks_without_a_deadline_is_told_that_there_is_no_space() {
+    let desk = Desk::open();
+    desk.io.set_free_blocks(Some(0));
+    // Until the room that was there before is used up; the copies are twice what control takes.
+    let mut keys = 0;
+    let (request, error) = loop {
+        keys += 1;
+        let request = large(&keys.to_string());
+        match desk.broadcaster.submit(&request, None) {
+            Ok(_) => {}
+            Err(error) => break (request, error),
+        }
+    };
+    let id = check_no_space(&error);
+    assert_eq!(check_no_space(&desk.broadcaster.submit(&request, None).unwrap_err()), id);
+    let late = desk.broadcaster.submit(&request, Some(AT_ONCE)).unwrap_err();
+    assert_eq!((late.kind(), late.broadcast_id()), (ErrorKind::InFlight, Some(id.0)));
+    desk.io.set_free_blocks(None);
+    let answer = desk.broadcaster.submit(&request, None).unwrap();
+    assert_eq!((answer.id, answer.duplicated), (id, true));
+    assert_eq!(desk.copies(id), 2);
+}
+
+#[test]
+fn who_waits_for_a_job_is_told_that_there_is_no_space_for_its_ending() {
+    let desk = jobs::desk();
+    let (jobs, job) = jobs::start(&desk, "k");
+    desk.io.set_free_blocks(Some(0));
+    let mut keys = 0;
+    // Leaves less than an ending needs.
+    for len in [100_000, 10_000, 1_000, 100, 1] {
+        loop {
+            keys += 1;
+            let mut filler = request(&keys.to_string(), "p");
+            (filler.scope, filler.payload) = (None, vec![7; len]);
+            if let Err(error) = desk.broadcaster.submit(&filler, None) {
+                assert!(matches!(error.kind(), ErrorKind::InFlight | ErrorKind::StoreFull));
+                break;
+            }
+        }
+    }
+    let told = jobs.end(job, 1, jobs::COMMIT, vec![7; 100]).unwrap_err();
+    let ending = check_no_space(&told);
+    assert_eq!(check_no_space(&jobs.wait(job, None).unwrap_err()), ending);
+    desk.io.set_free_blocks(None);
+    let over = jobs.wait(job, None).unwrap();
+    assert!(over.over.is_some_and(|(committed, _)| committed));
+    assert_eq!(desk.copies(ending), 2);
+}
+
+/// An ending that no operator has looked at yet.
+#[derive(Debug)]
+struct Stuck;
+
+impl MessageType for Stuck {
+    fn name(&self) -> &str {
+        "Stuck"
+    }
+
+    fn role(&self) -> Role {
+        Role::EndsJob
+    }
+
+    fn apply(&self, _task: &Task) -> Verdict {
+        Verdict::Park("look at it".into())
+    }
+}
+
+#[test]
+fn who_waits_for_a_job_is_told_that_its_ending_is_parked() {
+    let desk = jobs::desk_with(|options| options.register(Arc::new(Stuck)));
+    let (jobs, job) = jobs::start(&desk, "k");
+    let told = jobs.end(job, 1, ("Stuck", true), vec![]).unwrap_err();
+    assert_eq!(told.kind(), ErrorKind::Parked);
+    let waited = jobs.wait(job, None).unwrap_err();
+    assert_eq!((waited.kind(), waited.broadcast_id()), (ErrorKind::Parked, told.broadcast_id()));
+}
