@@ -3,7 +3,7 @@
 mod concurrent;
 mod front;
 mod index;
-mod watch;
+pub(crate) mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

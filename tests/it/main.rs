@@ -12,6 +12,7 @@
 
 mod beside;
 mod broadcast;
+mod catalogue;
 mod cli;
 mod cli_damage;
 mod cli_store;
