@@ -145,3 +145,28 @@ fn a_task_moves_with_its_acceptance_its_acks_and_its_resumption() {
     check(40, Body::Park(oncelog_format::control::Park { id, reason: reason.clone() }), 20);
     check(50, Body::Resume(oncelog_format::control::Resume { id, reason }), 50);
 }
+
+#[test]
+fn the_first_done_counts_and_a_later_one_moves_nothing() {
+    let (mut records, mut state) = (Records { dice: Dice::new(1), at_ms: 1 }, State::default());
+    let id = BroadcastId(1);
+    let mut accepted = records.accepted(id, &state);
+    (accepted.job, accepted.lifetime_ms) = (JobLink::None, 100);
+    accepted.scope = Some(Scope {
+        principal: "p".into(),
+        message_type: "T".into(),
+        domain: "d".into(),
+        identity: "0".into(),
+        generation: 0,
+        client_key: b"k".to_vec(),
+    });
+    state.apply(&ControlRecord { at_ms: 1, body: Body::Accepted(Arc::new(accepted)) });
+    let failed = Outcome::Failed("no".into());
+    for (at_ms, outcome) in [(5, failed.clone()), (9, Outcome::Done)] {
+        state.apply(&ControlRecord { at_ms, body: Body::Done(Done { id, outcome }) });
+    }
+    let task = state.task(id).unwrap();
+    assert_eq!(task.done, Some((failed, 5)));
+    assert_eq!(task.expires_at_ms(), Some(105));
+    assert_eq!(state.ignored_count(), 1);
+}

@@ -42,6 +42,8 @@ pub(crate) fn a_key_replays_until_its_instant_and_is_new_work_from_then_on() {
     desk.hands.pass(500);
     let next = desk.submit("k", "other").unwrap();
     assert!(!next.duplicated && next.id != original.id);
+    // The old one went with the batch that took its place, not with a later sweep.
+    assert!(desk.broadcaster.read(|state, _| state.task(original.id).is_none()));
     let desk = desk.reopen();
     assert_same(&next, &desk.submit("k", "other").unwrap());
 }
