@@ -1,4 +1,5 @@
-//! Tests of what the crate promises, through its public API. One binary, a module for each promise.
+//! Tests of what the crate promises, through its public API. One binary, a module for each promise;
+//! those of the program and of import are left out where the feature `cli` is.
 
 #![allow(
     clippy::disallowed_methods,
@@ -10,21 +11,30 @@
     reason = "a test may stop, and looks at real files and real time"
 )]
 
+#[cfg(feature = "cli")]
 mod beside;
 mod broadcast;
+#[cfg(feature = "cli")]
 mod catalogue;
+#[cfg(feature = "cli")]
 mod cli;
+#[cfg(feature = "cli")]
 mod cli_damage;
+#[cfg(feature = "cli")]
 mod cli_store;
 mod crash;
 mod differential;
+#[cfg(feature = "cli")]
 mod examples;
 mod faults;
+#[cfg(feature = "cli")]
 mod import;
+#[cfg(feature = "cli")]
 mod kill;
 mod log;
 mod model;
 mod recovery;
 mod reference;
+#[cfg(feature = "cli")]
 mod store_damage;
 mod tidy;
