@@ -7,6 +7,9 @@
 //! runtime; [`Log::append_async`] and [`broadcast::Broadcaster::submit_async`] are the front for
 //! tasks of tokio, whose threads never wait for a disk.
 
+#[cfg(not(unix))]
+compile_error!("oncelog runs on Unix: it needs flock, positioned I/O and synced directories");
+
 pub mod broadcast;
 pub mod channel;
 mod clock;
