@@ -18,6 +18,7 @@ mod group;
 mod open;
 mod options;
 mod reader;
+mod rebuild;
 mod recover;
 mod report;
 mod roll;
@@ -297,6 +298,19 @@ impl Log {
         let gate = shared.gate();
         gate.check_open()?;
         shared.write_idle_slot(gate).check_open()
+    }
+}
+
+#[cfg(any(test, feature = "testing"))]
+impl Log {
+    /// Rebuilds one degraded segment, as an idle log does; false when there was none.
+    #[must_use]
+    pub fn rebuild_step(&self) -> bool {
+        let shared = &self.handle.shared;
+        let gate = shared.gate();
+        let any = !gate.degraded.is_empty();
+        drop(shared.rebuild_next(gate));
+        any
     }
 }
 

@@ -162,6 +162,7 @@ fn resume(
         gate.must_roll = judged.bare;
     }
     gate.leftovers = survey.leftovers.iter().map(|facts| facts.path.clone()).collect();
+    gate.degraded = survey.degraded();
     let empty = segment.last < segment.header.first_lsn && judged.state != TailState::Sealed;
     let remake = !survey.identified && empty;
     let uuid = segment.header.uuid;
@@ -213,6 +214,7 @@ fn gate(tail: Tail, end: Mark, tally: Tally, segments: Vec<SegmentRef>) -> Gate 
         tally,
         segments,
         leftovers: Vec::new(),
+        degraded: Vec::new(),
         number_max: tail.header.number,
         tail: Some(tail),
         rolling: false,
