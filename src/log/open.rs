@@ -152,7 +152,7 @@ fn resume(
     let refs = survey.segments.iter().map(SegmentRef::of).collect();
     let mut gate = gate(tail, end, tally, refs);
     gate.number_max = survey.number_max;
-    gate.oldest = survey.oldest;
+    (gate.oldest, gate.degraded) = (survey.oldest, survey.degraded());
     gate.slot_lsn = slot.map_or(0, |slot| slot.durable_lsn);
     gate.must_roll = judged.bare || judged.state != TailState::Clean;
     #[cfg(planted)]
@@ -162,7 +162,6 @@ fn resume(
         gate.must_roll = judged.bare;
     }
     gate.leftovers = survey.leftovers.iter().map(|facts| facts.path.clone()).collect();
-    gate.degraded = survey.degraded();
     let empty = segment.last < segment.header.first_lsn && judged.state != TailState::Sealed;
     let remake = !survey.identified && empty;
     let uuid = segment.header.uuid;
