@@ -23,6 +23,7 @@ mod place;
 #[cfg(planted)]
 pub mod planted;
 mod store;
+mod sync;
 
 pub use crate::clock::{Clock, ClockLimits, LogTime, SystemClock};
 pub use crate::error::{Error, ErrorKind, Result};

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -17,10 +17,11 @@ use super::options::{Batch, Options};
 use super::rebuild::Degraded;
 use super::scan::Tally;
 use super::tail::{Mark, Tail};
-use crate::clock::{Clock, SystemClock};
+use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Io;
 use crate::lsn::{Lsn, LsnRange};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// Buffered bytes that are written without waiting for more.
 pub(crate) const WRITE_BYTES: usize = 256 << 10;
@@ -355,6 +356,11 @@ pub(crate) fn recycle(gate: &mut Gate, mut group: Vec<u8>) {
 }
 
 /// Real time, for pacing: a test's clock stamps records and paces nothing.
+#[cfg(not(all(test, any(loom, shuttle))))]
 pub(crate) fn now() -> Duration {
-    SystemClock::new().monotonic()
+    crate::clock::SystemClock::new().monotonic()
 }
+
+/// Time of the schedule that is checked.
+#[cfg(all(test, any(loom, shuttle)))]
+pub(crate) use crate::sync::now;

@@ -13,7 +13,7 @@ const LONGER: &[(&str, &str)] = &[];
 
 /// What a module may name: its own layer and those before it.
 const LAYERS: &[&[&str]] = &[
-    &["planted"],
+    &["planted", "sync"],
     &["error", "lsn", "clock", "io", "testing"],
     &["log"],
     &["channel"],
