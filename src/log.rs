@@ -17,6 +17,7 @@ pub(crate) mod front;
 mod group;
 mod open;
 mod options;
+mod pins;
 mod reader;
 mod rebuild;
 mod recover;
@@ -37,6 +38,7 @@ use std::time::Duration;
 pub use self::finding::{Finding, FindingKind, Severity};
 pub use self::group::Pending;
 pub use self::options::{Batch, Check, CreateMode, Durability, Options, RecordKind};
+pub use self::pins::{Holder, HolderKind, Pin};
 pub use self::reader::{Reader, Record};
 pub use self::report::{RecoveryReport, TornEnd};
 pub use self::verify::VerifySummary;
@@ -255,13 +257,14 @@ impl Log {
         Ok(Reader::new(source, from.get()))
     }
 
-    /// Drops the records below `oldest`, which may be the next LSN at most. Segments that hold no
-    /// other record go. No reader that is made from here on serves a record below `oldest`, whether
+    /// Drops the records below `oldest`, which may be the next LSN at most: all of them, or none
+    /// where somebody holds one. Segments that hold no other record go. No reader that is made from here on serves a record below `oldest`, whether
     /// or not its bytes stay; one that is within a segment reads that to its end.
     ///
     /// # Errors
     ///
-    /// `InvalidInput` above the next LSN; `StoreFull` when there is no space to say so, and nothing
+    /// `InvalidInput` above the next LSN; `Pinned` when a record below `oldest` is held, with the
+    /// LSN up to which a trim may go; `StoreFull` when there is no space to say so, and nothing
     /// goes; `Io` when a segment could not be removed: the trim holds, and a later one tries again;
     /// `Poisoned`, `Closed`.
     ///

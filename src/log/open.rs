@@ -11,6 +11,7 @@ use oncelog_format::{FrameHeader, Owner, Place, SegmentHeader, Uuid};
 
 use super::dir::{self, DirLock, Spare};
 use super::options::{CreateMode, Options};
+use super::pins::Holds;
 use super::report::{RecoveryReport, TornEnd};
 use super::roll::next_size;
 use super::scan::{Tally, Window};
@@ -214,6 +215,7 @@ fn gate(tail: Tail, end: Mark, tally: Tally, segments: Vec<SegmentRef>) -> Gate 
         segments,
         leftovers: Vec::new(),
         degraded: Vec::new(),
+        holds: Holds::default(),
         number_max: tail.header.number,
         tail: Some(tail),
         rolling: false,

@@ -14,6 +14,7 @@ use oncelog_format::{FrameHeader, Place, SegmentHeader, encode_frame, frame_len,
 
 use super::dir::DirLock;
 use super::options::{Batch, Options};
+use super::pins::Holds;
 use super::rebuild::Degraded;
 use super::scan::Tally;
 use super::tail::{Mark, Tail};
@@ -81,6 +82,8 @@ pub(crate) struct Gate {
     pub(crate) leftovers: Vec<PathBuf>,
     /// Sealed segments with something to rebuild, when there is nothing else to do.
     pub(crate) degraded: Vec<Degraded>,
+    /// Who holds records against a trim.
+    pub(crate) holds: Holds,
     /// Greatest number that was ever given to a segment.
     pub(crate) number_max: u64,
     /// `None` while a thread does I/O on it.
