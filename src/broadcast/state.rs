@@ -15,7 +15,10 @@ use oncelog_format::control::{
 };
 use oncelog_format::message::{BroadcastId, Scope};
 
+use super::seen::Seen;
 use super::window::Window;
+
+mod entries;
 
 /// A task: a broadcast from its acceptance to the end of its tombstone.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,6 +113,8 @@ pub struct State {
     collections: BTreeMap<u64, Arc<Collection>>,
     channels: BTreeMap<String, String>,
     window: Window,
+    /// Keys that were dropped.
+    seen: Seen,
     policy: Option<PolicyRecord>,
     last_id: u64,
     newest_ms: u64,
@@ -271,6 +276,7 @@ impl State {
         let Some(task) = self.tasks.remove(&id) else { return };
         let Some(scope) = &task.accepted.scope else { return };
         self.window.leave(id, &scope.principal, dropped.cause, task.expires_at_ms());
+        self.seen.insert(scope);
         #[cfg(planted)]
         if crate::planted::is_active(crate::planted::Bug::ScopeWithoutOwner) {
             self.scopes.remove(scope);
@@ -406,6 +412,12 @@ impl State {
         &self.window
     }
 
+    /// Returns the memory of dropped keys.
+    #[must_use]
+    pub fn seen(&self) -> &Seen {
+        &self.seen
+    }
+
     /// Returns the newest log time in the records, in milliseconds.
     #[must_use]
     pub fn newest_ms(&self) -> u64 {
@@ -422,6 +434,11 @@ impl State {
     #[must_use]
     pub fn ignored_count(&self) -> u64 {
         self.ignored
+    }
+
+    /// The greatest identity of an acceptance.
+    pub(crate) fn last_id(&self) -> BroadcastId {
+        BroadcastId(self.last_id)
     }
 
     /// Returns the identity that the next acceptance gets.
