@@ -208,7 +208,7 @@ fn entries() -> Vec<Entry> {
         end: Some((true, ID)),
         over: Some((false, 1_700_000_000_006)),
     };
-    let filter = FilterEntry { capacity: 2, count: 1, bits: vec![1, 0x80, 0, 2] };
+    let filter = FilterEntry { capacity: 2, count: 1, bits: [1, 0x80, 0, 2].repeat(2) };
     vec![
         Entry::Facts(facts),
         Entry::Collection(collection),

@@ -529,7 +529,7 @@ STREAM += entry(5, "job", accepted([f8("link", 1)]) + [
     f8("end", 1), f8("commit", 1), f64("by", 9), f8("over", 1), f8("committed", 0),
     f64("over_at", 1700000000006)])
 STREAM += entry(6, "filter", [f32("capacity", 2), f32("count", 1),
-                              ("bits", text(b"\x01\x80\x00\x02"), b"\x01\x80\x00\x02")])
+                              ("bits", text(b"\x01\x80\x00\x02" * 2), b"\x01\x80\x00\x02" * 2)])
 LENGTH = sum(len(b) for _, b, _ in STREAM)
 for name, fields, expect in [
     ("begin", control(0x0D, [f64("covers", 40), f16("version", 1)]), "ok"),

@@ -11,7 +11,7 @@ use sha2::{Digest as _, Sha256};
 
 /// Keys of the first filter.
 const CAPACITY_FIRST: u32 = 1_024;
-/// Bits of a key.
+/// Bits of a scope.
 const PROBE_COUNT: u64 = 6;
 
 /// Keys that were dropped.
@@ -37,11 +37,12 @@ impl Seen {
         self.forgotten
     }
 
-    /// Says whether a scope was probably dropped before; a `false` is certain of the keys that are
-    /// in the filters.
+    /// Says whether a key was probably dropped before, in one scope or, without that, in any scope
+    /// of a principal. A `false` is certain, unless some keys were forgotten.
     #[must_use]
-    pub fn holds(&self, scope: &Scope) -> bool {
-        let Some(probes) = probes(scope) else { return false };
+    pub fn holds(&self, principal: &str, key: &[u8], scope: Option<&Scope>) -> bool {
+        let any = any_scope(principal, key);
+        let Some(probes) = probes(scope.unwrap_or(&any)) else { return false };
         self.filters.iter().any(|filter| {
             probes.iter().all(|probe| {
                 let (byte, bit) = place(filter, *probe);
@@ -51,12 +52,13 @@ impl Seen {
     }
 
     pub(super) fn insert(&mut self, scope: &Scope) {
-        let Some(probes) = probes(scope) else { return };
+        let any = any_scope(&scope.principal, &scope.client_key);
+        let (Some(own), Some(any)) = (probes(scope), probes(&any)) else { return };
         if self.filters.last().is_none_or(|filter| filter.count >= filter.capacity) {
             self.begin_filter();
         }
         let Some(filter) = self.filters.last_mut() else { return };
-        for probe in probes {
+        for probe in own.into_iter().chain(any) {
             let (byte, bit) = place(filter, probe);
             if let Some(bits) = filter.bits.get_mut(byte) {
                 *bits |= bit;
@@ -79,16 +81,25 @@ impl Seen {
         let over = over.count();
         let gone = self.filters.drain(..over).map(|filter| u64::from(filter.count));
         self.forgotten = self.forgotten.saturating_add(gone.sum());
-        let len = usize::try_from(capacity).unwrap_or(0).saturating_mul(2);
+        let len = usize::try_from(capacity).unwrap_or(0).saturating_mul(4);
         self.filters.push(FilterEntry { capacity, count: 0, bits: vec![0; len] });
     }
 }
 
-/// Where a probe of any filter lies.
-type Probe = u64;
+/// Stands for a key in every scope of a principal.
+fn any_scope(principal: &str, key: &[u8]) -> Scope {
+    Scope {
+        principal: principal.to_owned(),
+        message_type: String::new(),
+        domain: String::new(),
+        identity: String::new(),
+        generation: 0,
+        client_key: key.to_vec(),
+    }
+}
 
 /// A scope that does not encode was never accepted.
-fn probes(scope: &Scope) -> Option<[Probe; 6]> {
+fn probes(scope: &Scope) -> Option<[u64; 6]> {
     let mut bytes = Vec::new();
     scope.encode(&mut bytes).ok()?;
     let digest = Sha256::digest(&bytes);
@@ -104,8 +115,8 @@ fn probes(scope: &Scope) -> Option<[Probe; 6]> {
     Some(probes)
 }
 
-fn place(filter: &FilterEntry, probe: Probe) -> (usize, u8) {
-    let bits = u64::from(filter.capacity).saturating_mul(16).max(1);
+fn place(filter: &FilterEntry, probe: u64) -> (usize, u8) {
+    let bits = u64::from(filter.capacity).saturating_mul(32).max(1);
     let bit = probe % bits;
     (usize::try_from(bit / 8).unwrap_or(usize::MAX), 1 << (bit % 8))
 }
@@ -128,10 +139,16 @@ mod tests {
     #[test]
     fn no_key_that_is_in_a_filter_is_denied_and_few_others_are_known() {
         let mut seen = Seen::default();
-        assert!(!seen.holds(&scope(0)));
+        let known = |seen: &Seen, n: u32| {
+            let scope = scope(n);
+            let any = seen.holds("p", &scope.client_key, None);
+            assert!(any || !seen.holds("p", &scope.client_key, Some(&scope)) || n >= 30_000);
+            seen.holds("p", &scope.client_key, Some(&scope))
+        };
+        assert!(!known(&seen, 0));
         (0..30_000).for_each(|n| seen.insert(&scope(n)));
-        assert!((0..30_000).all(|n| seen.holds(&scope(n))));
-        let wrong = (30_000..60_000).filter(|n| seen.holds(&scope(*n))).count();
+        assert!((0..30_000).all(|n| known(&seen, n)));
+        let wrong = (30_000..60_000).filter(|n| known(&seen, *n)).count();
         // Three full filters and one that is not: one in a thousand each.
         assert!(wrong < 30_000 / 200, "{wrong}");
         let capacities: Vec<u32> = seen.filters().iter().map(|filter| filter.capacity).collect();

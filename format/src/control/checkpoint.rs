@@ -182,7 +182,7 @@ pub struct FilterEntry {
     pub capacity: u32,
     /// Keys in it.
     pub count: u32,
-    /// Its bits, two bytes a key of its capacity.
+    /// Its bits, four bytes a key of its capacity.
     pub bits: Vec<u8>,
 }
 
@@ -384,7 +384,7 @@ fn filter(r: &mut Reader<'_>) -> Result<FilterEntry, DecodeError> {
     let count = count_within(r, capacity)?;
     let at = r.at();
     let bits = blob(r)?;
-    if bits.len() != usize_of(capacity).saturating_mul(2) {
+    if bits.len() != usize_of(capacity).saturating_mul(4) {
         return Err(DecodeError::field(at, "bits", u64_of(bits.len())));
     }
     Ok(FilterEntry { capacity, count, bits })
