@@ -266,7 +266,7 @@ fn a_batch_of_many_small_records_is_read_backward() {
     let slices: Vec<&[u8]> = records.iter().map(|record| &record[..len(record)]).collect();
     log.append_batch(batch(&slices), Durability::Synced).unwrap();
     let check = |reader: &mut Reader| {
-        for (payload, wanted) in slices.iter().zip(1..=COUNT).rev() {
+        for (payload, wanted) in slices.iter().rev().zip((1..=COUNT).rev()) {
             let record = reader.prev().unwrap().unwrap();
             assert_eq!((record.lsn.get(), &record.payload[..]), (wanted, *payload));
         }
