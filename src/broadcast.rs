@@ -62,6 +62,7 @@ use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Condvar, Mutex};
 
 use self::catalogue::check_policy;
+use self::checkpoint::{Checkpoints, due_bytes};
 use self::core::{Copy, Core, Inner};
 use self::locks::{Claim, Holder};
 

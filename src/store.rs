@@ -22,7 +22,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::io::{DirEntry, EntryKind, Io, OpenHow};
 use crate::log::dir::{DirLock, make_named, sync_dir, sync_parent, sync_parent_if_allowed};
 use crate::log::{CreateMode, Log, Options, Record, RecordKind, RecoveryReport};
-use crate::lsn::Lsn;
 use crate::sync::Mutex;
 
 /// The control log, below the store's directory.

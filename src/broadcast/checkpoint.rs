@@ -14,7 +14,7 @@ use oncelog_format::control::{
 use oncelog_format::limits::CHECKPOINT_PART_LEN_MAX;
 use sha2::{Digest as _, Sha256};
 
-use super::core::{Core, Inner};
+use super::core::{Core, Guard, Inner};
 use super::options::Options;
 use super::refusal;
 use super::restore;
@@ -193,7 +193,7 @@ pub(crate) fn due_bytes(options: &Options, last: Option<&Checkpoint>) -> u64 {
 
 /// The SHA-256 of the stream that a state comes to.
 pub(crate) fn digest(state: &State) -> Result<[u8; 32]> {
-    let (mut snapshot, mut stream) = (Snapshot::new(state, 1), Stream::default());
+    let (mut snapshot, mut stream) = (Snapshot::new(state), Stream::default());
     loop {
         let entries = snapshot.next(state, STEP_COUNT);
         if entries.is_empty() {
@@ -238,7 +238,7 @@ impl Inner {
             return Ok(None);
         }
         core.unchecked_bytes = 0;
-        core.snapshot = Some(Snapshot::new(&core.state, covers));
+        core.snapshot = Some(Snapshot::new(&core.state));
         let written = self.write(core, covers);
         self.lock().snapshot = None;
         let (end, pending) = written?;
@@ -256,7 +256,9 @@ impl Inner {
     /// Drops what no checkpoint needs; a refusal leaves it for the next time.
     fn trim_control(&self, oldest: Lsn) -> Result<()> {
         match self.store.control().trim(oldest) {
-            Err(e) if matches!(e.kind(), ErrorKind::Pinned | ErrorKind::StoreFull | ErrorKind::Io) => {
+            Err(e)
+                if matches!(e.kind(), ErrorKind::Pinned | ErrorKind::StoreFull | ErrorKind::Io) =>
+            {
                 tracing::warn!(error = %e, "control is not trimmed");
                 Ok(())
             }
@@ -264,11 +266,7 @@ impl Inner {
         }
     }
 
-    fn write(
-        &self,
-        mut core: super::core::Guard<'_>,
-        covers: u64,
-    ) -> Result<(CheckpointEnd, Pending)> {
+    fn write<'a>(&'a self, mut core: Guard<'a>, covers: u64) -> Result<(CheckpointEnd, Pending)> {
         let begin = Body::CheckpointBegin(CheckpointBegin { covers, state_version: STATE_VERSION });
         let (pending, _) = self.hand_over(&mut core, vec![begin])?;
         let begin = pending.lsns().first;
@@ -290,8 +288,7 @@ impl Inner {
             core.usable()?;
             if whole {
                 let end = stream.end(covers, begin);
-                let (pending, _) =
-                    self.hand_over(&mut core, vec![Body::CheckpointEnd(end)])?;
+                let (pending, _) = self.hand_over(&mut core, vec![Body::CheckpointEnd(end)])?;
                 return Ok((end, pending));
             }
         }

@@ -120,7 +120,10 @@ impl Ends {
     /// The next one; its records may be damaged.
     pub(crate) fn next(&mut self, reader: &mut Reader) -> Result<Option<(CheckpointEnd, Lsn)>> {
         reader.seek(self.before);
-        while let Some(record) = reader.prev()? {
+        // Before the oldest record stands a gap, not an end.
+        while self.before > self.extent.oldest
+            && let Some(record) = reader.prev()?
+        {
             self.before = record.lsn;
             if record.payload.first() != Some(&END_TYPE) {
                 continue;

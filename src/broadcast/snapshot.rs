@@ -25,7 +25,6 @@ enum Stage {
 /// A state at one LSN.
 #[derive(Debug)]
 pub(crate) struct Snapshot {
-    covers: u64,
     /// The greatest identity then.
     last: BroadcastId,
     begin: Vec<Entry>,
@@ -38,10 +37,9 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
-    /// Takes the state, which the records up to the LSN `covers` have come to.
-    pub(crate) fn new(state: &State, covers: u64) -> Self {
+    /// Takes the state as it is.
+    pub(crate) fn new(state: &State) -> Self {
         Self {
-            covers,
             last: state.last_id(),
             begin: state.begin_entries(),
             filters: state.filter_entries(),
@@ -49,11 +47,6 @@ impl Snapshot {
             jobs: BTreeMap::new(),
             stage: Stage::Tasks(BroadcastId(0)),
         }
-    }
-
-    /// The last LSN that it covers.
-    pub(crate) fn covers(&self) -> u64 {
-        self.covers
     }
 
     /// Keeps what the record is about to change. `state` is the state before it.

@@ -174,7 +174,7 @@ fn the_first_done_counts_and_a_later_one_moves_nothing() {
 
 /// All entries of a state at once.
 fn entries(state: &State) -> Vec<Entry> {
-    Snapshot::new(state, 1).next(state, usize::MAX)
+    Snapshot::new(state).next(state, usize::MAX)
 }
 
 fn rebuilt(entries: Vec<Entry>) -> State {
@@ -199,7 +199,7 @@ fn a_snapshot_is_the_state_at_its_begin_whatever_changes_meanwhile() {
             state.apply(&records.next(&state));
         }
         let expected = entries(&state);
-        let mut snapshot = Snapshot::new(&state, 1);
+        let mut snapshot = Snapshot::new(&state);
         let mut found = Vec::new();
         loop {
             let some = snapshot.next(&state, 1 + records.dice.index(3));

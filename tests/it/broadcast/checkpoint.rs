@@ -6,7 +6,9 @@ use std::sync::Arc;
 use oncelog::broadcast::{Answer, KeyState, Options};
 use oncelog::testing::{Dice, Fault, Machine, MemIo, Which, survivors};
 use oncelog::{Batch, CreateMode, Durability, ErrorKind, Log, Lsn, RecordKind};
-use oncelog_format::control::{Body, CheckpointBegin, CheckpointEnd, CheckpointPart, ControlRecord};
+use oncelog_format::control::{
+    Body, CheckpointBegin, CheckpointEnd, CheckpointPart, ControlRecord,
+};
 
 use super::desk::{DIR, Desk, Hands, Script, assert_same, scope};
 
@@ -83,13 +85,11 @@ fn what_is_not_done_goes_on_from_a_checkpoint() {
     desk.script.next(oncelog::broadcast::Verdict::Park("by the script".into()));
     let parked = desk.submit("parked", "p").unwrap_err();
     assert_eq!(parked.kind(), ErrorKind::Parked);
-    for _ in 0..2 {
-        fill(&desk, 0..30);
-        desk.submit("between", "p").unwrap();
+    for n in 0..3 {
+        fill(&desk, 30 * n..30 * (n + 1));
         assert!(desk.broadcaster.checkpoint().unwrap());
-        fill(&desk, 30..60);
-        desk.broadcaster.checkpoint().unwrap();
     }
+    assert!(oldest(&desk) > Lsn::FIRST);
     let desk = desk.reopen();
     assert_eq!(desk.submit("parked", "p").unwrap_err().kind(), ErrorKind::Parked);
     let id = desk.broadcaster.read(|state, _| state.owner(&scope("parked"))).unwrap();
@@ -102,7 +102,7 @@ fn what_is_not_done_goes_on_from_a_checkpoint() {
 fn a_key_that_was_dropped_is_probably_seen_when_no_record_tells_of_it() {
     let desk = Desk::open();
     fill(&desk, 0..20);
-    desk.hands.pass(LIFETIME_MS + 1);
+    desk.hands.pass(LIFETIME_MS + 60_000);
     // Reuse drops the old one, the sweeper the others.
     let desk = desk.reopen();
     desk.submit(&key(0), "again").unwrap();
@@ -127,9 +127,10 @@ fn a_key_that_was_dropped_is_probably_seen_when_no_record_tells_of_it() {
 }
 
 /// Appends control records as no broadcaster would.
-fn forge(machine: &Machine, records: impl Fn(u64) -> Vec<Body>) -> Machine {
+fn forge(machine: &Machine, hands: &Arc<Hands>, records: impl Fn(u64) -> Vec<Body>) -> Machine {
     let io = MemIo::new(machine.clone());
     let options = oncelog::Options::new().create(CreateMode::Never).io(Arc::new(io.clone()));
+    let options = options.clock(Arc::<Hands>::clone(hands));
     let (log, _) = Log::open(Path::new(DIR).join("control"), &options).unwrap();
     let at_ms = log.newest_ms().unwrap();
     for body in records(log.next_lsn().get()) {
@@ -150,9 +151,8 @@ fn a_checkpoint_that_is_not_whole_gives_way_to_the_one_before_it() {
     let part = |covers, index| {
         Body::CheckpointPart(CheckpointPart { covers, index, bytes: vec![1, 2, 3] })
     };
-    let begin = |covers, state_version| {
-        Body::CheckpointBegin(CheckpointBegin { covers, state_version })
-    };
+    let begin =
+        |covers, state_version| Body::CheckpointBegin(CheckpointBegin { covers, state_version });
     let end = |covers, begin_lsn, part_count| {
         let sha256 = [0; 32];
         let stream_bytes = 3 * u64::from(part_count);
@@ -162,18 +162,27 @@ fn a_checkpoint_that_is_not_whole_gives_way_to_the_one_before_it() {
     let runs: Vec<(&str, Run)> = vec![
         ("no end", Box::new(move |next| vec![begin(next - 1, 1), part(next - 1, 0)])),
         ("no part", Box::new(move |next| vec![begin(next - 1, 1), end(next - 1, next, 0)])),
-        ("bytes that are no entry", Box::new(move |next| {
-            vec![begin(next - 1, 1), part(next - 1, 0), end(next - 1, next, 1)]
-        })),
-        ("a part too few", Box::new(move |next| {
-            vec![begin(next - 1, 1), part(next - 1, 1), end(next - 1, next, 2)]
-        })),
-        ("a later version", Box::new(move |next| {
-            vec![begin(next - 1, 9), part(next - 1, 0), end(next - 1, next, 1)]
-        })),
+        (
+            "bytes that are no entry",
+            Box::new(move |next| {
+                vec![begin(next - 1, 1), part(next - 1, 0), end(next - 1, next, 1)]
+            }),
+        ),
+        (
+            "a part too few",
+            Box::new(move |next| {
+                vec![begin(next - 1, 1), part(next - 1, 1), end(next - 1, next, 2)]
+            }),
+        ),
+        (
+            "a later version",
+            Box::new(move |next| {
+                vec![begin(next - 1, 9), part(next - 1, 0), end(next - 1, next, 1)]
+            }),
+        ),
     ];
     for (what, run) in runs {
-        let machine = forge(&desk.io.machine(), run);
+        let machine = forge(&desk.io.machine(), &desk.hands, run);
         let again = Desk::on(
             machine,
             Arc::clone(&desk.hands),
@@ -202,6 +211,7 @@ fn a_crash_of_a_checkpoint_loses_no_key_and_no_identity() {
         nth += 1;
         let (io, script) = (MemIo::new(base.clone()), Arc::new(Script::default()));
         let broadcaster = super::desk::open_on(&io, &hands, options(&script)).unwrap();
+        broadcaster.submit(&super::desk::request("between", "p"), None).unwrap();
         io.arm(Which::Persist, nth, 1, Fault::Stop);
         // The second one trims what the first one covers.
         drop(broadcaster.checkpoint());
@@ -215,8 +225,12 @@ fn a_crash_of_a_checkpoint_loses_no_key_and_no_identity() {
         for machine in left {
             points += 1;
             let script = Arc::new(Script::default());
-            let desk =
-                Desk::on(machine, Arc::<Hands>::clone(&hands), Arc::clone(&script), options(&script));
+            let desk = Desk::on(
+                machine,
+                Arc::<Hands>::clone(&hands),
+                Arc::clone(&script),
+                options(&script),
+            );
             let desk = desk.unwrap();
             check_replay(&desk, &answers);
             assert!(desk.submit("new", "p").unwrap().id > answers[19].id);
