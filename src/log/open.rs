@@ -269,7 +269,8 @@ fn rewrite(
         if crate::planted::is_active(crate::planted::Bug::ReopenOnlySyncs) {
             return file.sync();
         }
-        let mut bytes = vec![0; COPY_LEN];
+        let whole = usize::try_from(segment.end.saturating_sub(from)).unwrap_or(usize::MAX);
+        let mut bytes = vec![0; COPY_LEN.min(whole)];
         let mut offset = from;
         while offset < segment.end {
             let left = usize::try_from(segment.end.saturating_sub(offset)).unwrap_or(usize::MAX);

@@ -27,6 +27,7 @@ mod differential;
 #[cfg(feature = "cli")]
 mod examples;
 mod faults;
+mod figures;
 #[cfg(feature = "cli")]
 mod import;
 #[cfg(feature = "cli")]
