@@ -11,6 +11,7 @@ use oncelog_format::{FrameHeader, Owner, Place, SegmentHeader, Uuid};
 
 use super::dir::{self, DirLock, Spare};
 use super::options::{CreateMode, Options};
+use super::pins::Holds;
 use super::report::{RecoveryReport, TornEnd};
 use super::roll::next_size;
 use super::scan::{Tally, Window};
@@ -152,7 +153,7 @@ fn resume(
     let refs = survey.segments.iter().map(SegmentRef::of).collect();
     let mut gate = gate(tail, end, tally, refs);
     gate.number_max = survey.number_max;
-    gate.oldest = survey.oldest;
+    (gate.oldest, gate.degraded) = (survey.oldest, survey.degraded());
     gate.slot_lsn = slot.map_or(0, |slot| slot.durable_lsn);
     gate.must_roll = judged.bare || judged.state != TailState::Clean;
     #[cfg(planted)]
@@ -213,6 +214,8 @@ fn gate(tail: Tail, end: Mark, tally: Tally, segments: Vec<SegmentRef>) -> Gate 
         tally,
         segments,
         leftovers: Vec::new(),
+        degraded: Vec::new(),
+        holds: Holds::default(),
         number_max: tail.header.number,
         tail: Some(tail),
         rolling: false,
