@@ -24,8 +24,9 @@ mod store;
 pub use crate::clock::{Clock, ClockLimits, LogTime, SystemClock};
 pub use crate::error::{Error, ErrorKind, Result};
 pub use crate::log::{
-    Batch, Check, CreateMode, Durability, Finding, FindingKind, Log, LogView, Options, Pending,
-    Reader, Record, RecordKind, RecoveryReport, SegmentInfo, Severity, TornEnd, VerifySummary,
+    Batch, Check, CreateMode, Durability, Fill, Finding, FindingKind, Log, LogStats, LogView,
+    Options, Pending, Reader, Record, RecordKind, RecoveryReport, SegmentInfo, Severity, TornEnd,
+    VerifySummary,
 };
 pub use crate::lsn::{Lsn, LsnRange, SegmentId};
 

@@ -56,6 +56,11 @@ impl Shared {
 
     /// Writes what waits, with one write, and with `sync` syncs it. The tail must be in the gate.
     pub(crate) fn lead<'a>(&'a self, mut gate: Guard<'a>, sync: bool) -> Guard<'a> {
+        if gate.is_caught_up() {
+            // Nobody is to be met twice: the rest of the segment is left to the writers.
+            gate.fill.over = true;
+            return self.wait(gate);
+        }
         let Some(tail) = gate.tail.take() else { return gate };
         let recycled = std::mem::take(&mut gate.recycled);
         let group = std::mem::replace(&mut gate.queue, recycled);
@@ -70,8 +75,12 @@ impl Shared {
         });
         gate.tail = Some(tail);
         gate.writing = 0;
+        gate.stats.count_group(group.len(), sync);
         recycle(&mut gate, group);
         match done {
+            // The filler's sync has failed meanwhile: what this one says of the same pages is not
+            // trusted.
+            Ok(()) if gate.poison.is_some() => {}
             Ok(()) => {
                 gate.written = upto;
                 if sync {
@@ -90,6 +99,7 @@ impl Shared {
         if gate.waiting > 0 {
             self.turned.notify_all();
         }
+        self.call_filler(&mut gate);
         if gate.blocked || (gate.parked && gate.slot_is_due()) {
             (gate.blocked, gate.parked) = (false, false);
             self.wanted.notify_one();
