@@ -203,7 +203,7 @@ pub trait IoFile: fmt::Debug + Send + Sync {
 
     /// Hands out the first `len` bytes without copying them where that is possible.
     ///
-    /// For sealed segments only: nobody writes to, or shortens, such a file any more. The bytes
+    /// For sealed segments only: nobody writes over frames of, or shortens, such a file any more. The bytes
     /// stay readable after the file was removed.
     ///
     /// # Errors

@@ -18,7 +18,9 @@ pub(crate) mod front;
 mod group;
 mod open;
 mod options;
+mod pins;
 mod reader;
+mod rebuild;
 mod recover;
 mod report;
 mod roll;
@@ -33,14 +35,14 @@ mod walk;
 mod writer;
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use self::fill::Plan;
 pub use self::finding::{Finding, FindingKind, Severity};
 pub use self::group::Pending;
 pub use self::options::{Batch, Check, CreateMode, Durability, Fill, Options, RecordKind};
+pub use self::pins::{Holder, HolderKind, Pin};
 pub use self::reader::{Reader, Record};
 pub use self::report::{RecoveryReport, TornEnd};
 pub use self::stats::LogStats;
@@ -49,6 +51,8 @@ pub use self::view::{LogView, SegmentInfo};
 use self::writer::Shared;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lsn::{Lsn, LsnRange};
+use crate::sync::thread::{self, JoinHandle};
+use crate::sync::{Mutex, MutexGuard};
 
 /// A log that is open for appending. Clones share it.
 ///
@@ -255,13 +259,14 @@ impl Log {
         Ok(Reader::new(source, from.get()))
     }
 
-    /// Drops the records below `oldest`, which may be the next LSN at most. Segments that hold no
-    /// other record go. No reader that is made from here on serves a record below `oldest`, whether
+    /// Drops the records below `oldest`, which may be the next LSN at most: all of them, or none
+    /// where somebody holds one. Segments that hold no other record go. No reader that is made from here on serves a record below `oldest`, whether
     /// or not its bytes stay; one that is within a segment reads that to its end.
     ///
     /// # Errors
     ///
-    /// `InvalidInput` above the next LSN; `StoreFull` when there is no space to say so, and nothing
+    /// `InvalidInput` above the next LSN; `Pinned` when a record below `oldest` is held, with the
+    /// LSN up to which a trim may go; `StoreFull` when there is no space to say so, and nothing
     /// goes; `Io` when a segment could not be removed: the trim holds, and a later one tries again;
     /// `Poisoned`, `Closed`.
     ///
@@ -318,6 +323,19 @@ impl Log {
     }
 }
 
+#[cfg(any(test, feature = "testing"))]
+impl Log {
+    /// Rebuilds one degraded segment, as an idle log does; false when there was none.
+    #[must_use]
+    pub fn rebuild_step(&self) -> bool {
+        let shared = &self.handle.shared;
+        let gate = shared.gate();
+        let any = !gate.degraded.is_empty();
+        drop(shared.rebuild_next(gate));
+        any
+    }
+}
+
 impl Handle {
     fn start(&self, name: &str, run: fn(&Arc<Shared>)) -> Result<()> {
         let shared = Arc::clone(&self.shared);
@@ -358,6 +376,6 @@ impl Drop for Handle {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -12,6 +12,7 @@ use oncelog_format::{FrameHeader, Owner, Place, SegmentHeader, Uuid};
 use super::dir::{self, DirLock};
 use super::fill::{Filling, Plan};
 use super::options::{CreateMode, Options};
+use super::pins::Holds;
 use super::report::{RecoveryReport, TornEnd};
 use super::roll::next_size;
 use super::scan::{Tally, Window};
@@ -159,7 +160,7 @@ fn resume(
     let mut gate = gate(tail, end, tally, refs);
     gate.number_max = survey.number_max;
     gate.fill.plan = Plan::of(options.fill, io, path);
-    gate.oldest = survey.oldest;
+    (gate.oldest, gate.degraded) = (survey.oldest, survey.degraded());
     gate.slot_lsn = slot.map_or(0, |slot| slot.durable_lsn);
     gate.must_roll = judged.bare || judged.state != TailState::Clean;
     #[cfg(planted)]
@@ -220,6 +221,8 @@ fn gate(tail: Tail, end: Mark, tally: Tally, segments: Vec<SegmentRef>) -> Gate 
         tally,
         segments,
         leftovers: Vec::new(),
+        degraded: Vec::new(),
+        holds: Holds::default(),
         number_max: tail.header.number,
         fill: Filling::new(end.offset),
         stats: LogStats::default(),

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -15,13 +15,16 @@ use oncelog_format::{FrameHeader, Place, SegmentHeader, encode_frame, frame_len,
 use super::dir::DirLock;
 use super::fill::Filling;
 use super::options::{Batch, Options};
+use super::pins::Holds;
+use super::rebuild::Degraded;
 use super::scan::Tally;
 use super::stats::LogStats;
 use super::tail::{Mark, Tail};
-use crate::clock::{Clock, SystemClock};
+use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Io;
 use crate::lsn::{Lsn, LsnRange};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// Buffered bytes that are written without waiting for more.
 pub(crate) const WRITE_BYTES: usize = 256 << 10;
@@ -81,6 +84,10 @@ pub(crate) struct Gate {
     pub(crate) segments: Vec<SegmentRef>,
     /// Trimmed segments that are still there.
     pub(crate) leftovers: Vec<PathBuf>,
+    /// Sealed segments with something to rebuild, when there is nothing else to do.
+    pub(crate) degraded: Vec<Degraded>,
+    /// Who holds records against a trim.
+    pub(crate) holds: Holds,
     /// Greatest number that was ever given to a segment.
     pub(crate) number_max: u64,
     /// `None` while a thread does I/O on it.
@@ -367,6 +374,11 @@ pub(crate) fn recycle(gate: &mut Gate, mut group: Vec<u8>) {
 }
 
 /// Real time, for pacing: a test's clock stamps records and paces nothing.
+#[cfg(not(all(test, any(loom, shuttle))))]
 pub(crate) fn now() -> Duration {
-    SystemClock::new().monotonic()
+    crate::clock::SystemClock::new().monotonic()
 }
+
+/// Time of the schedule that is checked.
+#[cfg(all(test, any(loom, shuttle)))]
+pub(crate) use crate::sync::now;

@@ -3,6 +3,7 @@
 mod concurrent;
 mod front;
 mod index;
+mod rebuild;
 pub(crate) mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -35,6 +35,7 @@ mod log;
 mod model;
 mod recovery;
 mod reference;
+mod retention;
 #[cfg(feature = "cli")]
 mod store_damage;
 mod tidy;
