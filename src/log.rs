@@ -18,6 +18,7 @@ pub(crate) mod front;
 mod group;
 mod open;
 mod options;
+mod pending;
 mod pins;
 mod reader;
 mod rebuild;
@@ -40,8 +41,8 @@ use std::time::Duration;
 
 use self::fill::Plan;
 pub use self::finding::{Finding, FindingKind, Severity};
-pub use self::group::Pending;
 pub use self::options::{Batch, Check, CreateMode, Durability, Fill, Options, RecordKind};
+pub use self::pending::{Durable, Pending};
 pub use self::pins::{Holder, HolderKind, Pin};
 pub use self::reader::{Reader, Record};
 pub use self::report::{RecoveryReport, TornEnd};
