@@ -12,11 +12,13 @@ mod behind;
 pub(crate) mod dir;
 mod end;
 pub(crate) mod facts;
+mod fill;
 mod finding;
 pub(crate) mod front;
 mod group;
 mod open;
 mod options;
+mod pending;
 mod pins;
 mod reader;
 mod rebuild;
@@ -24,6 +26,8 @@ mod recover;
 mod report;
 mod roll;
 mod scan;
+mod spare;
+mod stats;
 mod survey;
 mod tail;
 mod verify;
@@ -35,12 +39,14 @@ use std::path::Path;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use self::fill::Plan;
 pub use self::finding::{Finding, FindingKind, Severity};
-pub use self::group::Pending;
-pub use self::options::{Batch, Check, CreateMode, Durability, Options, RecordKind};
+pub use self::options::{Batch, Check, CreateMode, Durability, Fill, Options, RecordKind};
+pub use self::pending::{Durable, Pending};
 pub use self::pins::{Holder, HolderKind, Pin};
 pub use self::reader::{Reader, Record};
 pub use self::report::{RecoveryReport, TornEnd};
+pub use self::stats::LogStats;
 pub use self::verify::VerifySummary;
 pub use self::view::{LogView, SegmentInfo};
 use self::writer::Shared;
@@ -77,7 +83,8 @@ pub struct Log {
 #[derive(Debug)]
 struct Handle {
     shared: Arc<Shared>,
-    background: Mutex<Option<JoinHandle<()>>>,
+    /// The one that writes what was buffered, and the one that fills.
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Log {
@@ -99,17 +106,13 @@ impl Log {
     pub fn open(dir: impl AsRef<Path>, options: &Options) -> Result<(Self, RecoveryReport)> {
         let (shared, report) = open::open(dir.as_ref(), options)?;
         let shared = Arc::new(shared);
-        let mut background = None;
+        let handle = Handle { shared: Arc::clone(&shared), threads: Mutex::default() };
         if options.background {
-            let shared = Arc::clone(&shared);
-            let started = thread::Builder::new()
-                .name("oncelog".to_owned())
-                .spawn(move || background::run(&shared));
-            let started =
-                started.map_err(|e| Error::io("cannot start the log's thread", dir.as_ref(), e))?;
-            background = Some(started);
+            handle.start("oncelog", background::run)?;
+            if shared.gate().fill.plan != Plan::Nothing {
+                handle.start("oncelog-fill", fill::run)?;
+            }
         }
-        let handle = Handle { shared, background: Mutex::new(background) };
         Ok((Self { handle: Arc::new(handle) }, report))
     }
 
@@ -291,6 +294,22 @@ impl Log {
         self.handle.close()
     }
 
+    /// What the log has done since it was opened.
+    #[must_use]
+    pub fn stats(&self) -> LogStats {
+        self.handle.shared.gate().stats
+    }
+
+    /// Takes one step of filling ahead, as the log's thread does; false when there is none to take.
+    ///
+    /// # Errors
+    ///
+    /// `Poisoned`, `Closed`. A refusal to fill is none.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn fill_step(&self) -> Result<bool> {
+        self.handle.shared.fill_step()
+    }
+
     /// Writes a slot that states the durable LSN, as a log does after 10 ms without an append.
     ///
     /// # Errors
@@ -319,20 +338,28 @@ impl Log {
 }
 
 impl Handle {
+    fn start(&self, name: &str, run: fn(&Arc<Shared>)) -> Result<()> {
+        let shared = Arc::clone(&self.shared);
+        let started = thread::Builder::new().name(name.to_owned()).spawn(move || run(&shared));
+        let dir = &self.shared.dir;
+        lock(&self.threads)
+            .push(started.map_err(|e| Error::io("cannot start the log's threads", dir, e))?);
+        Ok(())
+    }
+
     fn close(&self) -> Result<()> {
         let closed = self.shared.close();
         if closed.as_ref().is_err_and(|e| e.kind() == ErrorKind::Closed) {
             return closed; // by another clone, which may be at it
         }
-        let background = lock(&self.background).take();
-        // A waker that the background thread calls may own the last clone: it cannot wait for
-        // itself, and has no I/O under way then.
-        if let Some(background) = background
-            && background.thread().id() != thread::current().id()
-            && background.join().is_err()
-        {
-            tracing::error!("the log's thread panicked");
+        // A waker that one of the threads calls may own the last clone: it cannot wait for itself,
+        // and has no I/O under way then.
+        for thread in std::mem::take(&mut *lock(&self.threads)) {
+            if thread.thread().id() != thread::current().id() && thread.join().is_err() {
+                tracing::error!("a thread of the log panicked");
+            }
         }
+        self.shared.remove_spare();
         // Only here: every write has returned.
         drop(lock(&self.shared.lock).take());
         closed

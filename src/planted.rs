@@ -61,11 +61,15 @@ pub enum Bug {
     UnknownIsRefusal = 23,
     /// A refusal does not give up the reservation.
     ReservationLeaked = 24,
+    /// A window is filled although frames have come there.
+    FillerOvertakes = 25,
+    /// The filler syncs through the writers' description and keeps a failure to itself.
+    SyncErrorTaken = 26,
 }
 
 impl Bug {
     /// The bugs of the log.
-    pub const LOG: [Self; 12] = [
+    pub const LOG: [Self; 14] = [
         Self::NoDirSync,
         Self::AckBeforeSync,
         Self::AppendBehindTorn,
@@ -78,6 +82,8 @@ impl Bug {
         Self::TrimUnlinksFirst,
         Self::SyncRetried,
         Self::OffsetReused,
+        Self::FillerOvertakes,
+        Self::SyncErrorTaken,
     ];
 
     /// The bugs of the broadcaster.
