@@ -15,6 +15,8 @@ use oncelog_format::{FrameHeader, Place, SegmentHeader, encode_frame, frame_len,
 use super::dir::DirLock;
 use super::options::{Batch, Options};
 use super::pins::Holds;
+use super::remove::{InUse, Removal};
+use super::retention::{Retaining, Retention};
 use super::scan::Tally;
 use super::tail::{Mark, Tail};
 use crate::clock::{Clock, SystemClock};
@@ -38,11 +40,15 @@ pub(crate) struct Shared {
     pub(crate) batch_bytes_max: u64,
     pub(crate) buffer_bytes_max: u64,
     pub(crate) has_background: bool,
+    pub(crate) retention: Retention,
+    pub(crate) removal_step_bytes: u64,
     gate: Mutex<Gate>,
     /// The state of the gate has changed: for every thread but the background one.
     pub(crate) turned: Condvar,
     /// There is work for the background thread.
     pub(crate) wanted: Condvar,
+    /// There is work for the thread that trims.
+    pub(crate) trim_wanted: Condvar,
     pub(crate) lock: Mutex<Option<DirLock>>,
 }
 
@@ -76,8 +82,10 @@ pub(crate) struct Gate {
     pub(crate) tally: Tally,
     /// The segments of the log, oldest first, the tail last.
     pub(crate) segments: Vec<SegmentRef>,
-    /// Trimmed segments that are still there.
-    pub(crate) leftovers: Vec<PathBuf>,
+    /// Files of trimmed segments that are still there.
+    pub(crate) removal: Removal,
+    /// What retention has to look at.
+    pub(crate) retaining: Retaining,
     /// Who holds records against a trim.
     pub(crate) holds: Holds,
     /// Greatest number that was ever given to a segment.
@@ -116,6 +124,16 @@ pub(crate) struct Gate {
 pub(crate) struct SegmentRef {
     pub(crate) path: PathBuf,
     pub(crate) header: SegmentHeader,
+    /// Size of the file once it is sealed.
+    pub(crate) bytes: u64,
+    /// Held by whoever reads it, so that the file is not cut under him.
+    pub(crate) in_use: Arc<InUse>,
+}
+
+impl SegmentRef {
+    pub(crate) fn new(path: PathBuf, header: SegmentHeader, bytes: u64) -> Self {
+        Self { path, header, bytes, in_use: Arc::new(InUse) }
+    }
 }
 
 impl Gate {
@@ -214,9 +232,12 @@ impl Shared {
             batch_bytes_max: options.batch_bytes_max,
             buffer_bytes_max: options.buffer_bytes_max,
             has_background: options.background,
+            retention: options.retention,
+            removal_step_bytes: options.removal_step_bytes,
             gate: Mutex::new(gate),
             turned: Condvar::new(),
             wanted: Condvar::new(),
+            trim_wanted: Condvar::new(),
             lock: Mutex::new(Some(lock)),
         }
     }

@@ -10,7 +10,7 @@
 //! zero S:AT+LEN       overwrites with zeros                    lock zeros, damaged, store, none
 //! cut S AT            shortens the file to AT                  header S FIELD VALUE
 //! open, open never, open full                                  slot S INDEX FIELD VALUE
-//! ls                  names and lengths
+//! ls                  names and lengths                        step        of a removal
 //! ```
 //!
 //! `S` is the place of a segment in the order of names, from 0, or `tail`. `AT` is an offset, `@7`
@@ -69,6 +69,7 @@ impl Script {
                 let lsn = Lsn::new(number(lsn)?).ok_or("LSN 0")?;
                 self.log()?.trim(lsn).map_err(text)?;
             }
+            ["step"] => drop(self.log()?.remove_step().map_err(text)?),
             ["flush"] => self.log()?.flush().map_err(text)?,
             ["sync"] => self.log()?.sync().map(drop).map_err(text)?,
             ["idle"] => self.log()?.write_idle_slot().map_err(text)?,
@@ -139,6 +140,7 @@ impl Script {
         let options = Options::new()
             .segment_bytes_max(SEGMENT_BYTES)
             .background(false)
+            .removal_step_bytes(32_768)
             .create(create)
             .check(check)
             .io(Arc::new(self.io.clone()));
