@@ -17,6 +17,8 @@ use super::fill::Filling;
 use super::options::{Batch, Options};
 use super::pins::Holds;
 use super::rebuild::Degraded;
+use super::remove::{InUse, Removal};
+use super::retention::{Retaining, Retention};
 use super::scan::Tally;
 use super::stats::LogStats;
 use super::tail::{Mark, Tail};
@@ -42,6 +44,8 @@ pub(crate) struct Shared {
     pub(crate) batch_bytes_max: u64,
     pub(crate) buffer_bytes_max: u64,
     pub(crate) has_background: bool,
+    pub(crate) retention: Retention,
+    pub(crate) removal_step_bytes: u64,
     gate: Mutex<Gate>,
     /// The state of the gate has changed: for every thread but the background one.
     pub(crate) turned: Condvar,
@@ -49,6 +53,8 @@ pub(crate) struct Shared {
     pub(crate) wanted: Condvar,
     /// There is work for the thread that fills.
     pub(crate) filling: Condvar,
+    /// There is work for the thread that trims.
+    pub(crate) trim_wanted: Condvar,
     pub(crate) lock: Mutex<Option<DirLock>>,
 }
 
@@ -82,10 +88,12 @@ pub(crate) struct Gate {
     pub(crate) tally: Tally,
     /// The segments of the log, oldest first, the tail last.
     pub(crate) segments: Vec<SegmentRef>,
-    /// Trimmed segments that are still there.
-    pub(crate) leftovers: Vec<PathBuf>,
     /// Sealed segments with something to rebuild, when there is nothing else to do.
     pub(crate) degraded: Vec<Degraded>,
+    /// Files of trimmed segments that are still there.
+    pub(crate) removal: Removal,
+    /// What retention has to look at.
+    pub(crate) retaining: Retaining,
     /// Who holds records against a trim.
     pub(crate) holds: Holds,
     /// Greatest number that was ever given to a segment.
@@ -126,6 +134,16 @@ pub(crate) struct Gate {
 pub(crate) struct SegmentRef {
     pub(crate) path: PathBuf,
     pub(crate) header: SegmentHeader,
+    /// Size of the file once it is sealed.
+    pub(crate) bytes: u64,
+    /// Held by whoever reads it, so that the file is not cut under him.
+    pub(crate) in_use: Arc<InUse>,
+}
+
+impl SegmentRef {
+    pub(crate) fn new(path: PathBuf, header: SegmentHeader, bytes: u64) -> Self {
+        Self { path, header, bytes, in_use: Arc::new(InUse) }
+    }
 }
 
 impl Gate {
@@ -224,10 +242,13 @@ impl Shared {
             batch_bytes_max: options.batch_bytes_max,
             buffer_bytes_max: options.buffer_bytes_max,
             has_background: options.background,
+            retention: options.retention,
+            removal_step_bytes: options.removal_step_bytes,
             gate: Mutex::new(gate),
             turned: Condvar::new(),
             wanted: Condvar::new(),
             filling: Condvar::new(),
+            trim_wanted: Condvar::new(),
             lock: Mutex::new(Some(lock)),
         }
     }
