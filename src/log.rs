@@ -14,18 +14,24 @@ mod cursor;
 pub(crate) mod dir;
 mod end;
 pub(crate) mod facts;
+mod fill;
 mod finding;
 pub(crate) mod front;
 mod group;
 mod live;
 mod open;
 mod options;
+mod pending;
+mod pins;
 mod reader;
+mod rebuild;
 mod recover;
 mod report;
 mod roll;
 mod scan;
 mod seek;
+mod spare;
+mod stats;
 mod survey;
 mod tail;
 mod verify;
@@ -34,22 +40,26 @@ mod walk;
 mod writer;
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use self::fill::Plan;
 pub use self::finding::{Finding, FindingKind, Severity};
-pub use self::group::Pending;
 use self::live::{Live, Reach};
-pub use self::options::{Batch, Check, CreateMode, Durability, Options, RecordKind};
+pub use self::options::{Batch, Check, CreateMode, Durability, Fill, Options, RecordKind};
+pub use self::pending::{Durable, Pending};
+pub use self::pins::{Holder, HolderKind, Pin};
 use self::reader::Source;
 pub use self::reader::{Reader, Record};
 pub use self::report::{RecoveryReport, TornEnd};
+pub use self::stats::LogStats;
 pub use self::verify::VerifySummary;
 pub use self::view::{LogView, SegmentInfo};
 use self::writer::Shared;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lsn::{Lsn, LsnRange};
+use crate::sync::thread::{self, JoinHandle};
+use crate::sync::{Mutex, MutexGuard};
 
 /// A log that is open for appending. Clones share it.
 ///
@@ -79,7 +89,8 @@ pub struct Log {
 #[derive(Debug)]
 struct Handle {
     shared: Arc<Shared>,
-    background: Mutex<Option<JoinHandle<()>>>,
+    /// The one that writes what was buffered, and the one that fills.
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Log {
@@ -101,17 +112,13 @@ impl Log {
     pub fn open(dir: impl AsRef<Path>, options: &Options) -> Result<(Self, RecoveryReport)> {
         let (shared, report) = open::open(dir.as_ref(), options)?;
         let shared = Arc::new(shared);
-        let mut background = None;
+        let handle = Handle { shared: Arc::clone(&shared), threads: Mutex::default() };
         if options.background {
-            let shared = Arc::clone(&shared);
-            let started = thread::Builder::new()
-                .name("oncelog".to_owned())
-                .spawn(move || background::run(&shared));
-            let started =
-                started.map_err(|e| Error::io("cannot start the log's thread", dir.as_ref(), e))?;
-            background = Some(started);
+            handle.start("oncelog", background::run)?;
+            if shared.gate().fill.plan != Plan::Nothing {
+                handle.start("oncelog-fill", fill::run)?;
+            }
         }
-        let handle = Handle { shared, background: Mutex::new(background) };
         Ok((Self { handle: Arc::new(handle) }, report))
     }
 
@@ -288,13 +295,14 @@ impl Log {
         seek::first_at(&source, time_ms).map(Lsn::at_least_first)
     }
 
-    /// Drops the records below `oldest`, which may be the next LSN at most. Segments that hold no
-    /// other record go. No reader that is made from here on serves a record below `oldest`, whether
+    /// Drops the records below `oldest`, which may be the next LSN at most: all of them, or none
+    /// where somebody holds one. Segments that hold no other record go. No reader that is made from here on serves a record below `oldest`, whether
     /// or not its bytes stay; one that is within a segment reads that to its end.
     ///
     /// # Errors
     ///
-    /// `InvalidInput` above the next LSN; `StoreFull` when there is no space to say so, and nothing
+    /// `InvalidInput` above the next LSN; `Pinned` when a record below `oldest` is held, with the
+    /// LSN up to which a trim may go; `StoreFull` when there is no space to say so, and nothing
     /// goes; `Io` when a segment could not be removed: the trim holds, and a later one tries again;
     /// `Poisoned`, `Closed`.
     ///
@@ -321,6 +329,22 @@ impl Log {
         self.handle.close()
     }
 
+    /// What the log has done since it was opened.
+    #[must_use]
+    pub fn stats(&self) -> LogStats {
+        self.handle.shared.gate().stats
+    }
+
+    /// Takes one step of filling ahead, as the log's thread does; false when there is none to take.
+    ///
+    /// # Errors
+    ///
+    /// `Poisoned`, `Closed`. A refusal to fill is none.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn fill_step(&self) -> Result<bool> {
+        self.handle.shared.fill_step()
+    }
+
     /// Writes a slot that states the durable LSN, as a log does after 10 ms without an append.
     ///
     /// # Errors
@@ -335,21 +359,42 @@ impl Log {
     }
 }
 
+#[cfg(any(test, feature = "testing"))]
+impl Log {
+    /// Rebuilds one degraded segment, as an idle log does; false when there was none.
+    #[must_use]
+    pub fn rebuild_step(&self) -> bool {
+        let shared = &self.handle.shared;
+        let gate = shared.gate();
+        let any = !gate.degraded.is_empty();
+        drop(shared.rebuild_next(gate));
+        any
+    }
+}
+
 impl Handle {
+    fn start(&self, name: &str, run: fn(&Arc<Shared>)) -> Result<()> {
+        let shared = Arc::clone(&self.shared);
+        let started = thread::Builder::new().name(name.to_owned()).spawn(move || run(&shared));
+        let dir = &self.shared.dir;
+        lock(&self.threads)
+            .push(started.map_err(|e| Error::io("cannot start the log's threads", dir, e))?);
+        Ok(())
+    }
+
     fn close(&self) -> Result<()> {
         let closed = self.shared.close();
         if closed.as_ref().is_err_and(|e| e.kind() == ErrorKind::Closed) {
             return closed; // by another clone, which may be at it
         }
-        let background = lock(&self.background).take();
-        // A waker that the background thread calls may own the last clone: it cannot wait for
-        // itself, and has no I/O under way then.
-        if let Some(background) = background
-            && background.thread().id() != thread::current().id()
-            && background.join().is_err()
-        {
-            tracing::error!("the log's thread panicked");
+        // A waker that one of the threads calls may own the last clone: it cannot wait for itself,
+        // and has no I/O under way then.
+        for thread in std::mem::take(&mut *lock(&self.threads)) {
+            if thread.thread().id() != thread::current().id() && thread.join().is_err() {
+                tracing::error!("a thread of the log panicked");
+            }
         }
+        self.shared.remove_spare();
         // Only here: every write has returned.
         drop(lock(&self.shared.lock).take());
         closed
@@ -367,6 +412,6 @@ impl Drop for Handle {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -17,7 +17,7 @@ use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 
 use super::map::map_file;
-use super::{DirEntry, EntryKind, Io, IoFile, OpenHow};
+use super::{Blocks, DirEntry, EntryKind, Io, IoFile, OpenHow};
 
 /// The file system of the machine.
 #[derive(Clone, Copy, Debug, Default)]
@@ -87,6 +87,12 @@ impl Io for FsIo {
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         // Not `File::sync_all`, which repeats an interrupted call.
         Ok(rustix::fs::fsync(File::open(dir)?)?)
+    }
+
+    #[cfg(target_os = "linux")]
+    fn blocks(&self, dir: &Path) -> io::Result<Blocks> {
+        let kind = u64::try_from(rustix::fs::statfs(dir)?.f_type).unwrap_or(0);
+        Ok(blocks_of(kind))
     }
 
     fn random(&self, buf: &mut [u8]) -> io::Result<()> {
@@ -182,6 +188,28 @@ fn write_zeros(file: &FsFile, len: u64) -> io::Result<()> {
         file.write_all_at(zeros.get(..count).unwrap_or(&zeros), at)?;
     }
     Ok(())
+}
+
+/// By the number of a file system, as statfs(2) lists them. An overlay tells nothing of what lies
+/// below it.
+fn blocks_of(kind: u64) -> Blocks {
+    const FIXED: [u64; 3] = [
+        0xEF53,      // ext2 to ext4
+        0x5846_5342, // XFS: only blocks that another file shares move
+        0x3153_464A, // JFS
+    ];
+    const MOVED: [u64; 5] = [
+        0x9123_683E, // btrfs
+        0x2FC1_2FC1, // ZFS
+        0xCA45_1A4E, // bcachefs
+        0xF2F5_2010, // F2FS
+        0x3434,      // NILFS2
+    ];
+    match kind {
+        kind if FIXED.contains(&kind) => Blocks::Fixed,
+        kind if MOVED.contains(&kind) => Blocks::Moved,
+        _ => Blocks::Unknown,
+    }
 }
 
 fn kind_of(kind: fs::FileType) -> EntryKind {

@@ -16,6 +16,7 @@ impl Shared {
                 let what = format!("expected at most LSN {}, the next one", gate.next_lsn);
                 return Err(Error::new(ErrorKind::InvalidInput, what).at_lsn(oldest));
             }
+            gate.holds.check(oldest)?;
             if oldest <= gate.oldest && gate.leftovers.is_empty() && gate.trimmed_count() == 0 {
                 return Ok(());
             }
@@ -34,8 +35,15 @@ impl Shared {
     }
 
     fn trim_durable(&self, gate: Guard<'_>, oldest: u64) -> Result<()> {
-        let (gate, tail) = self.take_tail(gate);
+        let (mut gate, tail) = self.take_tail(gate);
         let oldest = oldest.max(gate.oldest);
+        // Others had the gate while this waited for the tail.
+        if let Err(held) = gate.holds.check(oldest) {
+            gate.tail = Some(tail);
+            drop(self.settle(gate));
+            return Err(held);
+        }
+        gate.holds.begin_trim(oldest);
         let durable = gate.stated_by_slot();
         #[cfg(planted)]
         if crate::planted::is_active(crate::planted::Bug::TrimUnlinksFirst) {
@@ -56,6 +64,7 @@ impl Shared {
             let first = tail.write_slot_synced(durable, oldest);
             (first.is_ok(), first.and_then(|()| tail.write_slot_synced(durable, oldest)))
         });
+        gate.holds.end_trim();
         let (first, both) = stated;
         if first {
             // Any slot counts: whatever comes next, nothing below is promised any more.
@@ -117,6 +126,7 @@ impl Shared {
         while gate.rolling {
             gate = self.wait(gate);
         }
+        gate = self.wait_unfilled(gate);
         let (mut gate, tail) = self.take_tail(gate);
         let group = std::mem::take(&mut gate.queue);
         let (from, upto) = (gate.written.offset, gate.mark());

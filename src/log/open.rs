@@ -9,11 +9,15 @@ use oncelog_format::limits::{FRAMES_OFFSET, SEGMENT_BYTES_MAX};
 use oncelog_format::segment::MINOR;
 use oncelog_format::{FrameHeader, Owner, Place, SegmentHeader, Uuid};
 
-use super::dir::{self, DirLock, Spare};
+use super::dir::{self, DirLock};
+use super::fill::{Filling, Plan};
 use super::options::{CreateMode, Options};
+use super::pins::Holds;
 use super::report::{RecoveryReport, TornEnd};
 use super::roll::next_size;
 use super::scan::{Tally, Window};
+use super::spare::Spare;
+use super::stats::LogStats;
 use super::survey::{Segment, Survey, TailState};
 use super::tail::{Mark, Tail};
 use super::writer::{Gate, SegmentRef, Shared, now};
@@ -94,7 +98,9 @@ fn create(
         salt: u64::from_le_bytes(dir::random(io)?),
         base_time_ms: 0,
     };
-    let spare = Spare::make(io, path, header.number, next_size(0, 0, options.segment_bytes_max))?;
+    let plan = Plan::of(options.fill, io, path);
+    let size = next_size(0, 0, options.segment_bytes_max);
+    let spare = Spare::make(io, path, header.number, size, plan.reserve())?;
     let segment = spare.enter(io, path, &header, 1).map_err(dir::Fault::into_error)?;
     lock.identify(Owner::Log, header.uuid)?;
     let refs = vec![SegmentRef { path: segment.path.clone(), header }];
@@ -102,6 +108,7 @@ fn create(
     let tail = Tail::of_new(segment, 1);
     let mut gate = gate(tail, start, Tally::new(0), refs);
     gate.number_max = header.number;
+    (gate.fill.plan, gate.fill.begun) = (plan, true);
     let report = RecoveryReport {
         created: true,
         segment_count: 1,
@@ -152,7 +159,8 @@ fn resume(
     let refs = survey.segments.iter().map(SegmentRef::of).collect();
     let mut gate = gate(tail, end, tally, refs);
     gate.number_max = survey.number_max;
-    gate.oldest = survey.oldest;
+    gate.fill.plan = Plan::of(options.fill, io, path);
+    (gate.oldest, gate.degraded) = (survey.oldest, survey.degraded());
     gate.slot_lsn = slot.map_or(0, |slot| slot.durable_lsn);
     gate.must_roll = judged.bare || judged.state != TailState::Clean;
     #[cfg(planted)]
@@ -213,7 +221,11 @@ fn gate(tail: Tail, end: Mark, tally: Tally, segments: Vec<SegmentRef>) -> Gate 
         tally,
         segments,
         leftovers: Vec::new(),
+        degraded: Vec::new(),
+        holds: Holds::default(),
         number_max: tail.header.number,
+        fill: Filling::new(end.offset),
+        stats: LogStats::default(),
         tail: Some(tail),
         rolling: false,
         poison: None,
@@ -269,7 +281,8 @@ fn rewrite(
         if crate::planted::is_active(crate::planted::Bug::ReopenOnlySyncs) {
             return file.sync();
         }
-        let mut bytes = vec![0; COPY_LEN];
+        let whole = usize::try_from(segment.end.saturating_sub(from)).unwrap_or(usize::MAX);
+        let mut bytes = vec![0; COPY_LEN.min(whole)];
         let mut offset = from;
         while offset < segment.end {
             let left = usize::try_from(segment.end.saturating_sub(offset)).unwrap_or(usize::MAX);

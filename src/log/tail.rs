@@ -8,7 +8,8 @@ use std::sync::Arc;
 use oncelog_format::limits::FRAMES_OFFSET;
 use oncelog_format::{Place, SegmentHeader, Slot};
 
-use super::dir::{Fault, NewSegment, refusal};
+use super::dir::{Fault, refusal};
+use super::spare::NewSegment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::IoFile;
 

@@ -6,20 +6,25 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
 use oncelog_format::{FrameHeader, Place, SegmentHeader, encode_frame, frame_len, limits};
 
 use super::dir::DirLock;
+use super::fill::Filling;
 use super::options::{Batch, Options};
+use super::pins::Holds;
+use super::rebuild::Degraded;
 use super::scan::Tally;
+use super::stats::LogStats;
 use super::tail::{Mark, Tail};
-use crate::clock::{Clock, SystemClock};
+use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Io;
 use crate::lsn::{Lsn, LsnRange};
+use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// Buffered bytes that are written without waiting for more.
 pub(crate) const WRITE_BYTES: usize = 256 << 10;
@@ -42,6 +47,8 @@ pub(crate) struct Shared {
     pub(crate) turned: Condvar,
     /// There is work for the background thread.
     pub(crate) wanted: Condvar,
+    /// There is work for the thread that fills.
+    pub(crate) filling: Condvar,
     pub(crate) lock: Mutex<Option<DirLock>>,
 }
 
@@ -77,6 +84,10 @@ pub(crate) struct Gate {
     pub(crate) segments: Vec<SegmentRef>,
     /// Trimmed segments that are still there.
     pub(crate) leftovers: Vec<PathBuf>,
+    /// Sealed segments with something to rebuild, when there is nothing else to do.
+    pub(crate) degraded: Vec<Degraded>,
+    /// Who holds records against a trim.
+    pub(crate) holds: Holds,
     /// Greatest number that was ever given to a segment.
     pub(crate) number_max: u64,
     /// `None` while a thread does I/O on it.
@@ -103,6 +114,8 @@ pub(crate) struct Gate {
     pub(crate) sync_wanted: u64,
     /// Appends up to this LSN are to be synced although nobody waits yet.
     pub(crate) sync_due: u64,
+    pub(crate) fill: Filling,
+    pub(crate) stats: LogStats,
     /// A planted bug refused a group for space.
     #[cfg(planted)]
     pub(crate) reused: bool,
@@ -214,6 +227,7 @@ impl Shared {
             gate: Mutex::new(gate),
             turned: Condvar::new(),
             wanted: Condvar::new(),
+            filling: Condvar::new(),
             lock: Mutex::new(Some(lock)),
         }
     }
@@ -246,6 +260,7 @@ impl Shared {
     pub(crate) fn enqueue(&self, batch: Batch<'_>, sync: bool) -> Result<LsnRange> {
         let bytes = self.check(batch)?;
         let mut gate = self.gate();
+        let mut full_since = None;
         loop {
             gate.check_append(batch)?;
             if gate.rolling {
@@ -255,8 +270,12 @@ impl Shared {
                 gate = behind;
                 rolled?;
             } else if !gate.may_buffer(bytes, self.buffer_bytes_max) {
+                full_since = full_since.or_else(|| Some(now()));
                 gate = if gate.tail.is_some() { self.lead(gate, false) } else { self.wait(gate) };
             } else {
+                if let Some(since) = full_since {
+                    gate.stats.count_wait(now().saturating_sub(since));
+                }
                 return Ok(self.take_in(&mut gate, batch, sync));
             }
         }
@@ -273,13 +292,16 @@ impl Shared {
     }
 
     fn take_in(&self, gate: &mut Gate, batch: Batch<'_>, sync: bool) -> LsnRange {
-        let first = gate.next_lsn;
+        let (first, from) = (gate.next_lsn, gate.end);
         self.encode(gate, batch);
         let count = u64::try_from(batch.records.len()).unwrap_or(u64::MAX);
         assert!(gate.next_lsn.checked_sub(first) == Some(count), "every record takes one LSN");
+        gate.stats.count_batch(count, gate.end.saturating_sub(from));
         if sync {
             gate.sync_due = gate.last_lsn();
         }
+        gate.fill.begun = true;
+        self.call_filler(gate);
         self.call_background(gate);
         LsnRange { first: Lsn::at_least_first(first), last: Lsn::at_least_first(gate.last_lsn()) }
     }
@@ -352,6 +374,11 @@ pub(crate) fn recycle(gate: &mut Gate, mut group: Vec<u8>) {
 }
 
 /// Real time, for pacing: a test's clock stamps records and paces nothing.
+#[cfg(not(all(test, any(loom, shuttle))))]
 pub(crate) fn now() -> Duration {
-    SystemClock::new().monotonic()
+    crate::clock::SystemClock::new().monotonic()
 }
+
+/// Time of the schedule that is checked.
+#[cfg(all(test, any(loom, shuttle)))]
+pub(crate) use crate::sync::now;

@@ -4,6 +4,7 @@ mod concurrent;
 mod front;
 mod index;
 mod reading;
+mod rebuild;
 pub(crate) mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
