@@ -3,6 +3,7 @@
 mod concurrent;
 mod front;
 mod index;
+mod reading;
 mod rebuild;
 pub(crate) mod watch;
 
