@@ -41,7 +41,9 @@ use std::time::Duration;
 
 use self::fill::Plan;
 pub use self::finding::{Finding, FindingKind, Severity};
-pub use self::options::{Batch, Check, CreateMode, Durability, Fill, Options, RecordKind};
+pub use self::options::{
+    Batch, Check, CreateMode, Durability, Fill, Options, RecordKind, WaitPolicy,
+};
 pub use self::pending::{Durable, Pending};
 pub use self::pins::{Holder, HolderKind, Pin};
 pub use self::reader::{Reader, Record};
