@@ -63,6 +63,7 @@ impl Shared {
         if gate.is_caught_up() {
             // Nobody is to be met twice: the rest of the segment is left to the writers.
             gate.fill.over = true;
+            gate.stats.fill_waits = gate.stats.fill_waits.saturating_add(1);
             return self.wait(gate);
         }
         let Some(tail) = gate.tail.take() else { return gate };

@@ -23,6 +23,8 @@ pub struct LogStats {
     pub rolls: u64,
     /// Windows that were filled ahead, in the tail and in spares.
     pub fills: u64,
+    /// Writes that waited for the window that they would have entered.
+    pub fill_waits: u64,
     /// Rolls that found their spare made.
     pub spares_used: u64,
     /// Rolls that had to make it.
