@@ -111,6 +111,7 @@ impl Shared {
             tail.write_frames(&group, from)?;
             tail.seal(upto, durable, &tally)
         });
+        gate.stats.count_group(group.len(), true);
         recycle(&mut gate, group);
         gate.writing = 0;
         if let Err(e) = sealed {

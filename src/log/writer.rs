@@ -279,7 +279,7 @@ impl Shared {
     pub(crate) fn enqueue(&self, batch: Batch<'_>, sync: bool) -> Result<LsnRange> {
         let bytes = self.check(batch)?;
         let mut gate = self.gate();
-        let mut full_since = None;
+        let mut has_waited = false;
         loop {
             gate.check_append(batch)?;
             if gate.rolling {
@@ -289,12 +289,11 @@ impl Shared {
                 gate = behind;
                 rolled?;
             } else if !gate.may_buffer(bytes, self.buffer_bytes_max) {
-                full_since = full_since.or_else(|| Some(now()));
+                gate.stats.count_wait(!std::mem::replace(&mut has_waited, true));
+                let since = now();
                 gate = if gate.tail.is_some() { self.lead(gate, false) } else { self.wait(gate) };
+                gate.stats.count_wait_time(now().saturating_sub(since));
             } else {
-                if let Some(since) = full_since {
-                    gate.stats.count_wait(now().saturating_sub(since));
-                }
                 return Ok(self.take_in(&mut gate, batch, sync));
             }
         }
