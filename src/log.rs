@@ -49,7 +49,9 @@ use std::time::Duration;
 use self::fill::Plan;
 pub use self::finding::{Finding, FindingKind, Severity};
 use self::live::{Live, Reach};
-pub use self::options::{Batch, Check, CreateMode, Durability, Fill, Options, RecordKind};
+pub use self::options::{
+    Batch, Check, CreateMode, Durability, Fill, Options, RecordKind, WaitPolicy,
+};
 pub use self::pending::{Durable, Pending};
 pub use self::pins::{Holder, HolderKind, Pin};
 use self::reader::Source;

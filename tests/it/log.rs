@@ -1,6 +1,8 @@
 //! The log through its public API: what each call promises, alone and beside others.
 
 mod concurrent;
+mod counts;
+mod fill;
 mod front;
 mod index;
 mod reading;
