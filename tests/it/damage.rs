@@ -5,6 +5,9 @@
 
 mod flips;
 mod golden;
+mod pieces;
+mod sound;
+mod splice;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -107,6 +110,47 @@ pub(crate) fn sized<T>(release: T, change: T, small: T) -> T {
         (true, true) => release,
         (true, false) => change,
         (false, _) => small,
+    }
+}
+
+/// How many damaged logs got which verdict.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    clean: u64,
+    degraded: u64,
+    torn: u64,
+    corrupt: u64,
+    unsupported: u64,
+    absent: u64,
+}
+
+impl Counts {
+    fn of(finding: &Finding) -> Self {
+        let mut counts = Self::default();
+        *match finding.verdict {
+            Verdict::Clean if finding.degraded => &mut counts.degraded,
+            Verdict::Clean => &mut counts.clean,
+            Verdict::Torn => &mut counts.torn,
+            Verdict::Corrupt => &mut counts.corrupt,
+            Verdict::Unsupported => &mut counts.unsupported,
+            Verdict::Absent => &mut counts.absent,
+        } = 1;
+        counts
+    }
+
+    fn plus(self, other: Self) -> Self {
+        Self {
+            clean: self.clean + other.clean,
+            degraded: self.degraded + other.degraded,
+            torn: self.torn + other.torn,
+            corrupt: self.corrupt + other.corrupt,
+            unsupported: self.unsupported + other.unsupported,
+            absent: self.absent + other.absent,
+        }
+    }
+
+    const fn all(&self) -> u64 {
+        self.clean + self.degraded + self.torn + self.corrupt + self.unsupported + self.absent
     }
 }
 
