@@ -3,9 +3,11 @@
 //! The library and the reference reader look at the same bytes; what must be said of them is in
 //! the files, or follows from which bytes a sync had promised.
 
+mod fields;
 mod flips;
 mod golden;
 mod pieces;
+pub(crate) mod seal;
 mod sound;
 mod splice;
 
