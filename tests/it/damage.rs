@@ -3,6 +3,7 @@
 //! The library and the reference reader look at the same bytes; what must be said of them is in
 //! the files, or follows from which bytes a sync had promised.
 
+mod corpus;
 mod fields;
 mod flips;
 mod golden;
@@ -31,7 +32,7 @@ fn data(kind: &str) -> PathBuf {
 pub(crate) fn images(kind: &str) -> Vec<(String, Image)> {
     let entries = fs::read_dir(data(kind)).unwrap();
     let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
-    paths.sort();
+    paths.sort_by_key(|path| path.file_stem().map(ToOwned::to_owned));
     let name = |path: &PathBuf| path.file_stem().unwrap().to_str().unwrap().to_owned();
     paths
         .iter()
