@@ -280,7 +280,7 @@ impl Inner {
             stream.push(&entries)?;
             let whole = entries.is_empty();
             while let Some(part) = stream.take(covers, whole) {
-                let (pending, _) = self.hand_over(&mut *self.lock(), vec![part])?;
+                let (pending, _) = self.hand_over(&mut self.lock(), vec![part])?;
                 // One part is in memory at a time, and others have the disk in between.
                 self.settle(pending)?;
             }

@@ -72,6 +72,7 @@ impl Source for Live {
             sealed: next.is_some(),
             // Behind the close nobody keeps the next writer from shortening what it trims.
             map: next.is_some() && !gate.stop,
+            in_use: Some(Arc::clone(&segment.in_use)),
             judged: false,
             from_first: false,
         }))
