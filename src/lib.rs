@@ -30,7 +30,8 @@ pub use crate::error::{Error, ErrorKind, Result};
 pub use crate::log::{
     Batch, Check, CreateMode, Delivery, Durability, Durable, Fill, Finding, FindingKind, Holder,
     HolderKind, Log, LogStats, LogView, Options, Pending, Pin, Reader, Record, RecordKind,
-    RecoveryReport, SegmentInfo, Severity, Subscription, TornEnd, VerifySummary,
+    RecoveryReport, Retention, SegmentInfo, Severity, Subscription, TornEnd, Trimmed,
+    VerifySummary, WaitPolicy,
 };
 pub use crate::lsn::{Lsn, LsnRange, SegmentId};
 

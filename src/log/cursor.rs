@@ -20,6 +20,7 @@ use oncelog_format::{Footer, FrameHeader, Place, decode_payload};
 use super::backward::Places;
 use super::facts::{self, FooterFacts};
 use super::reader::{Located, Record};
+use super::remove::InUse;
 use super::scan::Invalid;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{Io, IoFile, OpenHow};
@@ -32,6 +33,19 @@ const STEP_LEN_MIN: u64 = 4096;
 /// Bytes of a frame header.
 const HEADER_BYTES: u64 = 32;
 const _: () = assert!(FrameHeader::LEN == 32);
+
+/// A map of a segment, which is not cut while any slice of it lives.
+#[derive(Debug)]
+struct Mapped {
+    bytes: Bytes,
+    _in_use: Option<Arc<InUse>>,
+}
+
+impl AsRef<[u8]> for Mapped {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
 
 /// The segment that is being read, and a position in it.
 #[derive(Debug)]
@@ -62,7 +76,8 @@ impl Cursor {
             && let Some(file) = held.file.take()
         {
             // The map holds the file; whoever reads many segments holds no descriptor for each.
-            held.bytes = file.map(len)?;
+            let (bytes, in_use) = (file.map(len)?, at.in_use.clone());
+            held.bytes = Bytes::from_owner(Mapped { bytes, _in_use: in_use });
             held.end = len;
         }
         let header = at.header;

@@ -76,6 +76,7 @@ impl Source for Live {
             sealed: next.is_some(),
             // Behind the close nobody keeps the next writer from shortening what it trims.
             map: next.is_some() && !gate.stop,
+            in_use: Some(Arc::clone(&segment.in_use)),
             judged: false,
             from_first: false,
         }))
@@ -142,7 +143,7 @@ impl Log {
     }
 
     /// As [`Log::reader`], and on through what is written and not yet durable:
-    /// [`Record::durable`] says what is. A power loss may take those records, and a later open of
+    /// [`Record::durable`](crate::Record::durable) says what is. A power loss may take those records, and a later open of
     /// the log then gives their LSNs to others. What is in the log's buffer is not read.
     ///
     /// # Errors

@@ -66,6 +66,7 @@ impl Source for Looked {
             near: near.map(|entry| (entry.lsn, entry.offset)),
             sealed: next.is_some(),
             map: false,
+            in_use: None,
             judged,
             // Row @M is about every frame: who reads all learns of damage below the oldest LSN.
             from_first: judged && lsn == oldest,

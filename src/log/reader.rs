@@ -13,6 +13,7 @@ use oncelog_format::SegmentHeader;
 
 use super::cursor::Cursor;
 use super::pins::Pin;
+use super::remove::InUse;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Io;
 use crate::lsn::{Lsn, SegmentId};
@@ -82,7 +83,7 @@ pub(crate) trait Source: fmt::Debug + Send + Sync {
 }
 
 /// A segment, and how far it may be read.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Located {
     pub(crate) header: SegmentHeader,
     /// The oldest LSN of the log; the segment may hold records below it.
@@ -99,6 +100,8 @@ pub(crate) struct Located {
     pub(crate) sealed: bool,
     /// The segment never changes again and may be mapped.
     pub(crate) map: bool,
+    /// Keeps the file from being cut, where its writer is in this process.
+    pub(crate) in_use: Option<Arc<InUse>>,
     /// Whole batches alone are served: nobody has judged the frames yet.
     pub(crate) judged: bool,
     /// The frames before the wanted one are judged as well.
@@ -264,11 +267,12 @@ impl Reader {
         };
         let mut open = match held {
             Some(open) => open,
-            None => self.open_segment(at, lsn)?,
+            None => self.open_segment(at.clone(), lsn)?,
         };
+        let near = at.near;
         let extended = open.extend(at);
         extended.map_err(|e| Error::io("cannot read the segment", open.path(), e))?;
-        if let Some(near) = at.near {
+        if let Some(near) = near {
             open.places.mark(near);
         }
         self.open = Some(open);

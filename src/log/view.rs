@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use oncelog_format::{FrameHeader, Uuid};
 
-use super::facts::{FooterFacts, Listing, SegmentFacts};
+use super::facts::{self, FooterFacts, Listing, SegmentFacts};
 use super::finding::{Finding, FindingKind, Severity};
 use super::looked::Looked;
 use super::options::Check;
@@ -293,10 +293,17 @@ impl Seen {
         Err(Error::io("cannot open the segment", path, error))
     }
 
-    /// What is left of the log by now, where it is less than this saw.
+    /// What is left of the log by now, where it is less than this saw: a trim is in a slot before a
+    /// file is cut or goes, and cutting leaves the slots.
     pub(crate) fn is_trimmed(&self, lsn: u64) -> Option<u64> {
-        let now = look(&*self.io, &self.path).ok()?.oldest;
+        let now = facts::oldest_stated(&*self.io, &self.survey.dir, self.survey.uuid);
         (now > lsn).then_some(now)
+    }
+
+    /// For what looks like damage of a record, or is gone: a trim may have been faster.
+    pub(crate) fn unless_trimmed(&self, lsn: u64, is_suspect: bool) -> Result<()> {
+        let oldest = is_suspect.then(|| self.is_trimmed(lsn)).flatten();
+        oldest.map_or(Ok(()), |oldest| Err(trimmed(oldest)))
     }
 }
 

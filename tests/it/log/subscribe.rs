@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use oncelog::testing::{EIO, Fault, Machine, MemIo, Which};
-use oncelog::{Delivery, Durability, ErrorKind, Log, Lsn, Subscription};
+use oncelog::{Delivery, Durability, ErrorKind, HolderKind, Log, Lsn, Subscription};
 use tokio::runtime::Builder;
 
 use super::{batch, check_refused, lsn, open, options, place, segments};
@@ -206,7 +206,7 @@ fn a_pinned_subscription_holds_what_it_did_not_hand_over() {
     assert_eq!((seen.records, seen.gaps), (600, 0));
     check_refused(log.subscribe_pinned("late", lsn(600)), ErrorKind::Trimmed);
     drop((subscription, reader));
-    assert_eq!(log.why_not_trimmed(), []);
+    assert!(log.why_not_trimmed().iter().all(|holder| holder.kind != HolderKind::Reader));
 }
 
 #[test]
