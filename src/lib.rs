@@ -24,9 +24,9 @@ mod store;
 pub use crate::clock::{Clock, ClockLimits, LogTime, SystemClock};
 pub use crate::error::{Error, ErrorKind, Result};
 pub use crate::log::{
-    Batch, Check, CreateMode, Durability, Finding, FindingKind, Holder, HolderKind, Log, LogView,
-    Options, Pending, Pin, Reader, Record, RecordKind, RecoveryReport, Retention, SegmentInfo,
-    Severity, TornEnd, Trimmed, VerifySummary,
+    Batch, Check, CreateMode, Cursor, Durability, Finding, FindingKind, Holder, HolderKind, Log,
+    LogView, Options, Pending, Pin, Reader, Record, RecordKind, RecoveryReport, Retention,
+    SegmentInfo, Severity, TornEnd, Trimmed, VerifySummary,
 };
 pub use crate::lsn::{Lsn, LsnRange, SegmentId};
 

@@ -9,6 +9,7 @@
 
 mod background;
 mod behind;
+mod cursors;
 pub(crate) mod dir;
 mod end;
 pub(crate) mod facts;
@@ -38,6 +39,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+pub use self::cursors::Cursor;
 pub use self::finding::{Finding, FindingKind, Severity};
 pub use self::group::Pending;
 pub use self::options::{Batch, Check, CreateMode, Durability, Options, RecordKind};
@@ -343,6 +345,7 @@ impl Handle {
             tracing::error!("the log's thread panicked");
         }
         self.end_trimmer();
+        drop(self.shared.cursor_file());
         // Only here: every write has returned.
         drop(lock(&self.shared.lock).take());
         closed

@@ -35,6 +35,10 @@ pub enum Bug {
     SyncRetried = 11,
     /// After a refusal for space in a group, its offset and LSNs are used again.
     OffsetReused = 12,
+    /// A cursor is acknowledged before its sync.
+    CursorBeforeSync = 25,
+    /// Trims do not look for pins and cursors.
+    PinIgnored = 26,
     /// The time of a tombstone starts again when the store is opened.
     TombstoneReset = 13,
     /// The fingerprint of a retry is not compared once the original is done.
@@ -63,7 +67,7 @@ pub enum Bug {
 
 impl Bug {
     /// The bugs of the log.
-    pub const LOG: [Self; 12] = [
+    pub const LOG: [Self; 14] = [
         Self::NoDirSync,
         Self::AckBeforeSync,
         Self::AppendBehindTorn,
@@ -76,6 +80,8 @@ impl Bug {
         Self::TrimUnlinksFirst,
         Self::SyncRetried,
         Self::OffsetReused,
+        Self::CursorBeforeSync,
+        Self::PinIgnored,
     ];
 
     /// The bugs of the broadcaster.

@@ -155,6 +155,7 @@ fn resume(
     let refs = survey.segments.iter().map(SegmentRef::of).collect();
     let mut gate = gate(tail, end, tally, refs);
     gate.number_max = survey.number_max;
+    gate.holds = Holds::new(&survey.cursors);
     gate.oldest = survey.oldest;
     gate.slot_lsn = slot.map_or(0, |slot| slot.durable_lsn);
     gate.must_roll = judged.bare || judged.state != TailState::Clean;

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use oncelog_format::{FrameHeader, Place, SegmentHeader, encode_frame, frame_len, limits};
 
+use super::cursors::CursorFile;
 use super::dir::DirLock;
 use super::options::{Batch, Options};
 use super::pins::Holds;
@@ -50,6 +51,7 @@ pub(crate) struct Shared {
     /// There is work for the thread that trims.
     pub(crate) trim_wanted: Condvar,
     pub(crate) lock: Mutex<Option<DirLock>>,
+    pub(crate) cursor_file: Mutex<CursorFile>,
 }
 
 pub(crate) type Guard<'a> = MutexGuard<'a, Gate>;
@@ -223,6 +225,7 @@ pub(crate) fn closed() -> Error {
 
 impl Shared {
     pub(crate) fn new(dir: PathBuf, options: &Options, lock: DirLock, gate: Gate) -> Self {
+        let cursor_file = CursorFile::new(&dir, gate.holds.has_used_cursors());
         Self {
             dir,
             io: Arc::clone(&options.io),
@@ -239,6 +242,7 @@ impl Shared {
             wanted: Condvar::new(),
             trim_wanted: Condvar::new(),
             lock: Mutex::new(Some(lock)),
+            cursor_file: Mutex::new(cursor_file),
         }
     }
 

@@ -6,6 +6,7 @@
 //! it is given stands still.
 
 pub(crate) mod bytes;
+mod cursors;
 pub(crate) mod forge;
 mod rows;
 mod tail;
@@ -211,7 +212,16 @@ pub(crate) fn judge(files: &[(String, Vec<u8>)], lock_bytes: Option<&[u8]>) -> F
         Err(Stop { row: 'D', .. }) => return finding.decide('D', Verdict::Unsupported),
         Err(Stop { row, segment }) => return finding.corrupt(row, Some(segment), None),
     };
-    judge_segments(&segments, uuid.is_some(), finding)
+    let mut finding = judge_segments(&segments, uuid.is_some(), finding);
+    let uuid = uuid.or_else(|| segments.first().map(|segment| segment.header.uuid));
+    let cursors = files.iter().find(|(name, _)| name == "CURSORS");
+    if let (Some((_, file)), Some(uuid)) = (cursors, uuid)
+        && matches!(finding.verdict, Verdict::Clean | Verdict::Torn)
+        && cursors::is_degraded(file, uuid, finding.last)
+    {
+        finding.degrade('Y');
+    }
+    finding
 }
 
 /// Judges one segment without its log: rows @D to @F and @N to @V.
@@ -242,7 +252,7 @@ fn classify<'a>(files: &'a [(String, Vec<u8>)], finding: &mut Finding) -> Vec<(N
             named.push((parsed, file.as_slice()));
         } else if name.ends_with(".spare") {
             finding.add('W');
-        } else if name != "LOCK" {
+        } else if name != "LOCK" && name != "CURSORS" {
             finding.add('X');
         }
     }
