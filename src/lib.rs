@@ -28,8 +28,8 @@ mod sync;
 pub use crate::clock::{Clock, ClockLimits, LogTime, SystemClock};
 pub use crate::error::{Error, ErrorKind, Result};
 pub use crate::log::{
-    Batch, Check, CreateMode, Delivery, Durability, Durable, Fill, Finding, FindingKind, Holder,
-    HolderKind, Log, LogStats, LogView, Options, Pending, Pin, Reader, Record, RecordKind,
+    Batch, Check, CreateMode, Cursor, Delivery, Durability, Durable, Fill, Finding, FindingKind,
+    Holder, HolderKind, Log, LogStats, LogView, Options, Pending, Pin, Reader, Record, RecordKind,
     RecoveryReport, Retention, SegmentInfo, Severity, Subscription, TornEnd, Trimmed,
     VerifySummary, WaitPolicy,
 };

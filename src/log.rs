@@ -11,6 +11,7 @@ mod background;
 mod backward;
 mod behind;
 mod cursor;
+mod cursors;
 pub(crate) mod dir;
 mod end;
 pub(crate) mod facts;
@@ -48,6 +49,7 @@ use std::path::Path;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+pub use self::cursors::Cursor;
 use self::fill::Plan;
 pub use self::finding::{Finding, FindingKind, Severity};
 pub use self::options::{
@@ -378,6 +380,7 @@ impl Handle {
         }
         self.shared.remove_spare();
         self.end_trimmer();
+        drop(self.shared.cursor_file());
         // Only here: every write has returned.
         drop(lock(&self.shared.lock).take());
         closed

@@ -37,6 +37,10 @@ pub enum Bug {
     SyncRetried = 11,
     /// After a refusal for space in a group, its offset and LSNs are used again.
     OffsetReused = 12,
+    /// A cursor is acknowledged before its sync.
+    CursorBeforeSync = 25,
+    /// Trims do not look for pins and cursors.
+    PinIgnored = 26,
     /// The time of a tombstone starts again when the store is opened.
     TombstoneReset = 13,
     /// The fingerprint of a retry is not compared once the original is done.
@@ -84,6 +88,8 @@ impl Bug {
         Self::OffsetReused,
         Self::FillerOvertakes,
         Self::SyncErrorTaken,
+        Self::CursorBeforeSync,
+        Self::PinIgnored,
     ];
 
     /// The bugs of the broadcaster.

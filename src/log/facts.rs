@@ -18,6 +18,8 @@ use crate::io::{EntryKind, Io, IoFile, OpenHow};
 
 /// Name of the file that is locked and holds the identity.
 pub(crate) const LOCK_NAME: &str = "LOCK";
+/// Name of the file that holds the cursors.
+pub(crate) const CURSORS_NAME: &str = "CURSORS";
 /// What the name of a spare ends in.
 pub(crate) const SPARE_SUFFIX: &str = ".spare";
 
@@ -25,6 +27,7 @@ pub(crate) const SPARE_SUFFIX: &str = ".spare";
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Listing {
     pub(crate) lock: bool,
+    pub(crate) cursors: bool,
     /// Names of segments, in the order of their numbers.
     pub(crate) segments: Vec<String>,
     pub(crate) spares: Vec<OsString>,
@@ -38,6 +41,7 @@ impl Listing {
             let file = entry.kind == EntryKind::File;
             match entry.name.to_str() {
                 Some(LOCK_NAME) if file => listing.lock = true,
+                Some(CURSORS_NAME) if file => listing.cursors = true,
                 Some(name) if file && parse_segment_name(name).is_some() => {
                     listing.segments.push(name.to_owned());
                 }

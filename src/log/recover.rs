@@ -11,7 +11,10 @@ use std::path::Path;
 use oncelog_format::limits::FRAMES_OFFSET;
 use oncelog_format::{Footer, Owner, SegmentHeader};
 
-use super::facts::{FooterFacts, LOCK_NAME, Listing, LockFacts, SegmentFacts, SlotFacts};
+use super::cursors::{CursorFacts, Stand};
+use super::facts::{
+    CURSORS_NAME, FooterFacts, LOCK_NAME, Listing, LockFacts, SegmentFacts, SlotFacts,
+};
 use super::finding::{Finding, FindingKind, Severity};
 use super::options::Check;
 use super::scan::{self, Behind, Frames, Tally, Window};
@@ -41,6 +44,7 @@ impl Survey {
         survey.check_order();
         survey.leave_out_leftovers();
         survey.judge_segments(io, check, true)?;
+        survey.judge_cursors(io);
         survey.name_others();
         Ok(survey)
     }
@@ -372,6 +376,22 @@ impl Survey {
             let ignored = segment.finding(FindingKind::SlotIgnored, Severity::Degraded);
             self.findings.push(ignored.at_offset(offset).saying("a slot of this segment", found));
         }
+    }
+
+    fn judge_cursors(&mut self, io: &dyn Io) {
+        // @Y
+        let Some(uuid) = self.uuid.filter(|_| self.listing.cursors) else { return };
+        let facts = CursorFacts::read(io, &self.dir, uuid);
+        self.findings.extend(facts.damage.iter().chain(&facts.ignored).cloned());
+        let next = self.last.saturating_add(1);
+        let ahead = |stand: &Stand| self.tail.is_some() && stand.lsn > next;
+        for (name, stand) in facts.cursors.iter().filter(|(_, stand)| ahead(stand)) {
+            let path = self.dir.join(CURSORS_NAME);
+            let ahead = Finding::new(FindingKind::CursorAhead, Severity::Degraded, &path);
+            let ahead = ahead.at_lsn(stand.lsn).saying(format!("at most LSN {next}"), name.clone());
+            self.findings.push(ahead);
+        }
+        self.cursors = facts;
     }
 
     fn name_others(&mut self) {
