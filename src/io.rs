@@ -203,8 +203,8 @@ pub trait IoFile: fmt::Debug + Send + Sync {
 
     /// Hands out the first `len` bytes without copying them where that is possible.
     ///
-    /// For sealed segments only: nobody writes over frames of, or shortens, such a file any more. The bytes
-    /// stay readable after the file was removed.
+    /// For sealed segments only: nobody writes over its frames any more, and nobody shortens it while
+    /// a slice of the bytes lives. They stay readable after the file was removed.
     ///
     /// # Errors
     ///

@@ -23,13 +23,16 @@ mod pins;
 mod reader;
 mod rebuild;
 mod recover;
+mod remove;
 mod report;
+mod retention;
 mod roll;
 mod scan;
 mod spare;
 mod stats;
 mod survey;
 mod tail;
+mod trimmer;
 mod verify;
 mod view;
 mod walk;
@@ -48,7 +51,9 @@ pub use self::pending::{Durable, Pending};
 pub use self::pins::{Holder, HolderKind, Pin};
 pub use self::reader::{Reader, Record};
 pub use self::report::{RecoveryReport, TornEnd};
+pub use self::retention::{Retention, Trimmed};
 pub use self::stats::LogStats;
+use self::trimmer::Trimmer;
 pub use self::verify::VerifySummary;
 pub use self::view::{LogView, SegmentInfo};
 use self::writer::Shared;
@@ -87,6 +92,7 @@ struct Handle {
     shared: Arc<Shared>,
     /// The one that writes what was buffered, and the one that fills.
     threads: Mutex<Vec<JoinHandle<()>>>,
+    trimmer: Mutex<Trimmer>,
 }
 
 impl Log {
@@ -108,12 +114,19 @@ impl Log {
     pub fn open(dir: impl AsRef<Path>, options: &Options) -> Result<(Self, RecoveryReport)> {
         let (shared, report) = open::open(dir.as_ref(), options)?;
         let shared = Arc::new(shared);
-        let handle = Handle { shared: Arc::clone(&shared), threads: Mutex::default() };
+        let handle = Handle {
+            shared: Arc::clone(&shared),
+            threads: Mutex::default(),
+            trimmer: Mutex::default(),
+        };
         if options.background {
             handle.start("oncelog", background::run)?;
             if shared.gate().fill.plan != Plan::Nothing {
                 handle.start("oncelog-fill", fill::run)?;
             }
+        }
+        if !options.retention.is_everything() || !report.leftovers.is_empty() {
+            handle.start_trimmer();
         }
         Ok((Self { handle: Arc::new(handle) }, report))
     }
@@ -263,21 +276,35 @@ impl Log {
     }
 
     /// Drops the records below `oldest`, which may be the next LSN at most: all of them, or none
-    /// where somebody holds one. Segments that hold no other record go. No reader that is made from here on serves a record below `oldest`, whether
-    /// or not its bytes stay; one that is within a segment reads that to its end.
+    /// where somebody holds one. Segments that hold no other record leave the log, and their files
+    /// go in the background. No reader that is made from here on serves a record below `oldest`,
+    /// whether or not its bytes stay; one that is within a segment reads that to its end.
     ///
     /// # Errors
     ///
     /// `InvalidInput` above the next LSN; `Pinned` when a record below `oldest` is held, with the
     /// LSN up to which a trim may go; `StoreFull` when there is no space to say so, and nothing
-    /// goes; `Io` when a segment could not be removed: the trim holds, and a later one tries again;
-    /// `Poisoned`, `Closed`.
+    /// goes; `Poisoned`, `Closed`. That a file could not be removed is no error: it is tried again
+    /// at the next trim, and told by [`Log::why_not_trimmed`].
     ///
     /// # Durability
     ///
-    /// The oldest LSN, before a segment goes.
+    /// The oldest LSN, before a file goes.
     pub fn trim(&self, oldest: Lsn) -> Result<()> {
-        self.handle.shared.trim(oldest.get())
+        self.handle.start_trimmer();
+        self.handle.shared.trim(oldest.get()).map(drop)
+    }
+
+    /// Takes one step in removing the files of trimmed segments, as a thread of the log does; says
+    /// whether there was one to take.
+    ///
+    /// # Errors
+    ///
+    /// `Poisoned`, `Closed`.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn remove_step(&self) -> Result<bool> {
+        self.handle.shared.gate().check_open()?;
+        Ok(self.handle.shared.remove_step())
     }
 
     /// Syncs what was appended, and releases the directory before it returns, whatever happens.
@@ -362,6 +389,7 @@ impl Handle {
             }
         }
         self.shared.remove_spare();
+        self.end_trimmer();
         // Only here: every write has returned.
         drop(lock(&self.shared.lock).take());
         closed

@@ -13,7 +13,9 @@ use super::dir::{self, DirLock};
 use super::fill::{Filling, Plan};
 use super::options::{CreateMode, Options};
 use super::pins::Holds;
+use super::remove::{Leftover, Removal};
 use super::report::{RecoveryReport, TornEnd};
+use super::retention::Retaining;
 use super::roll::next_size;
 use super::scan::{Tally, Window};
 use super::spare::Spare;
@@ -103,7 +105,7 @@ fn create(
     let spare = Spare::make(io, path, header.number, size, plan.reserve())?;
     let segment = spare.enter(io, path, &header, 1).map_err(dir::Fault::into_error)?;
     lock.identify(Owner::Log, header.uuid)?;
-    let refs = vec![SegmentRef { path: segment.path.clone(), header }];
+    let refs = vec![SegmentRef::new(segment.path.clone(), header, 0)];
     let start = Mark { lsn: 0, offset: FRAMES_OFFSET };
     let tail = Tail::of_new(segment, 1);
     let mut gate = gate(tail, start, Tally::new(0), refs);
@@ -117,7 +119,7 @@ fn create(
         record_count: 0,
         proven_lsn: None,
         torn: None,
-        leftovers_removed: Vec::new(),
+        leftovers: Vec::new(),
         duration: Duration::ZERO,
         findings: survey.findings.clone(),
     };
@@ -169,11 +171,11 @@ fn resume(
     {
         gate.must_roll = judged.bare;
     }
-    gate.leftovers = survey.leftovers.iter().map(|facts| facts.path.clone()).collect();
+    gate.removal = Removal::waiting(survey.leftovers.iter().map(Leftover::found).collect());
     let empty = segment.last < segment.header.first_lsn && judged.state != TailState::Sealed;
     let remake = !survey.identified && empty;
     let uuid = segment.header.uuid;
-    let mut report = report(&survey);
+    let report = report(&survey);
     let shared = Shared::new(path.to_owned(), options, lock, gate);
     if remake {
         // Creation did not finish: nothing shows that the first segment's name is durable.
@@ -189,16 +191,13 @@ fn resume(
             lock.identify(Owner::Log, uuid)?;
         }
     }
-    shared.remove_leftovers()?;
-    let kept = shared.gate().leftovers.clone();
-    let gone = survey.leftovers.iter().map(|facts| facts.path.clone());
-    report.leftovers_removed = gone.filter(|path| !kept.contains(path)).collect();
+    shared.release_leftovers()?;
     Ok((shared, report))
 }
 
 impl SegmentRef {
     fn of(segment: &Segment) -> Self {
-        Self { path: segment.facts.path.clone(), header: segment.header }
+        Self::new(segment.facts.path.clone(), segment.header, segment.facts.size)
     }
 }
 
@@ -220,8 +219,9 @@ fn gate(tail: Tail, end: Mark, tally: Tally, segments: Vec<SegmentRef>) -> Gate 
         slot_lsn: end.lsn,
         tally,
         segments,
-        leftovers: Vec::new(),
         degraded: Vec::new(),
+        removal: Removal::default(),
+        retaining: Retaining::default(),
         holds: Holds::default(),
         number_max: tail.header.number,
         fill: Filling::new(end.offset),
@@ -262,7 +262,7 @@ fn report(survey: &Survey) -> RecoveryReport {
             path: segment.facts.path.clone(),
             bytes: segment.end..tail.used,
         }),
-        leftovers_removed: Vec::new(),
+        leftovers: survey.leftovers.iter().map(|facts| facts.path.clone()).collect(),
         duration: Duration::ZERO,
         findings: survey.findings.clone(),
     }
@@ -285,7 +285,8 @@ fn rewrite(
         if crate::planted::is_active(crate::planted::Bug::ReopenOnlySyncs) {
             return file.sync();
         }
-        let mut bytes = vec![0; COPY_LEN];
+        let whole = usize::try_from(segment.end.saturating_sub(from)).unwrap_or(usize::MAX);
+        let mut bytes = vec![0; COPY_LEN.min(whole)];
         let mut offset = from;
         while offset < segment.end {
             let left = usize::try_from(segment.end.saturating_sub(offset)).unwrap_or(usize::MAX);
@@ -326,27 +327,26 @@ fn offset_behind(
 }
 
 impl Shared {
-    /// Removes what a trim left, after the trim was written in a slot again: it was read from the
-    /// cache, and may not be on the disk. A bare tail takes no slot, so leftovers wait for its roll.
-    fn remove_leftovers(&self) -> Result<()> {
+    /// Lets go of what a trim left, after the trim was written in a slot again: it was read from
+    /// the cache, and may not be on the disk. A bare tail takes no slot, so leftovers wait for its
+    /// roll.
+    fn release_leftovers(&self) -> Result<()> {
         let gate = self.gate();
         let bare = gate.tail.as_ref().is_none_or(|tail| tail.bare);
-        if gate.leftovers.is_empty() || bare {
+        if !gate.removal.has_waiting() || bare {
             return Ok(());
         }
-        let (mut gate, tail) = self.take_tail(gate);
+        let (gate, tail) = self.take_tail(gate);
         let (durable, oldest) = (gate.stated_by_slot(), gate.oldest);
-        let paths = std::mem::take(&mut gate.leftovers);
-        let (mut gate, tail, done) = self.with_tail(gate, tail, |tail| {
-            match tail.write_slot_synced(durable, oldest) {
-                Ok(()) => Ok(self.remove_all(paths).0),
-                // No space for a slot: they stay. Opening needs no free byte.
-                Err(dir::Fault::Refused(e)) if e.kind() == ErrorKind::StoreFull => Ok(paths),
-                Err(fault) => Err(fault.into_error()),
-            }
-        });
+        let (mut gate, tail, stated) =
+            self.with_tail(gate, tail, |tail| tail.write_slot_synced(durable, oldest));
         gate.tail = Some(tail);
-        gate.leftovers = done?;
+        match stated {
+            Ok(()) => gate.removal.release(std::iter::empty()),
+            // No space for a slot: they stay. Opening needs no free byte.
+            Err(dir::Fault::Refused(e)) if e.kind() == ErrorKind::StoreFull => {}
+            Err(fault) => return Err(fault.into_error()),
+        }
         Ok(())
     }
 }

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use oncelog_format::{frame, frame_len, limits};
 
+use super::remove::STEP_BYTES;
+use super::retention::Retention;
 use crate::clock::{Clock, SystemClock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Io;
@@ -33,11 +35,13 @@ pub struct Options {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) io: Arc<dyn Io>,
     pub(crate) background: bool,
+    pub(crate) retention: Retention,
+    pub(crate) removal_step_bytes: u64,
 }
 
 impl Options {
     /// Segments up to 64 MiB, records up to 16 MiB, batches up to 64 MiB, 8 MiB of buffer, the
-    /// machine's clock and files; the log must exist.
+    /// machine's clock and files, everything kept; the log must exist.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -52,6 +56,8 @@ impl Options {
             clock: Arc::new(SystemClock::new()),
             io: Arc::new(FsIo::new()),
             background: true,
+            retention: Retention::new(),
+            removal_step_bytes: STEP_BYTES,
         }
     }
 
@@ -129,9 +135,27 @@ impl Options {
         self
     }
 
+    /// What the log keeps by itself: after an open and after each roll, a thread of the log trims
+    /// what goes beyond. Everything is kept unless told otherwise.
+    #[must_use]
+    pub fn retention(mut self, retention: Retention) -> Self {
+        self.retention = retention;
+        self
+    }
+
+    /// Bytes of a trimmed segment that one step of its removal frees, at least 1. For tests, whose
+    /// segments are small.
+    #[cfg(any(test, feature = "testing"))]
+    #[must_use]
+    pub fn removal_step_bytes(mut self, bytes: u64) -> Self {
+        self.removal_step_bytes = bytes;
+        self
+    }
+
     /// Without a background thread nothing happens but what a call does: buffered records stay in
-    /// memory until a flush, a [`crate::Pending`] leads when it is polled, and no idle slot is
-    /// written unless `Log::write_idle_slot` is called. For tests that count calls.
+    /// memory until a flush, a [`crate::Pending`] leads when it is polled, no idle slot is written
+    /// unless `Log::write_idle_slot` is called, retention waits for `Log::trim_by_retention`, and
+    /// the files of trimmed segments for `Log::remove_step`. For tests that count calls.
     #[cfg(any(test, feature = "testing"))]
     #[must_use]
     pub fn background(mut self, background: bool) -> Self {
@@ -165,6 +189,8 @@ impl Options {
             )
         } else if self.buffer_bytes_max == 0 {
             "buffer_bytes_max: expected at least 1, found 0".to_owned()
+        } else if let Err(wrong) = self.retention.validate() {
+            wrong
         } else {
             return Ok(());
         };

@@ -3,8 +3,6 @@
 //! The order of the steps is what a crash between any two of them survives. A refusal for space
 //! before the new segment has its name leaves the log as it was, or its tail sealed.
 
-use std::path::Path;
-
 use oncelog_format::limits::{self, FRAMES_OFFSET};
 use oncelog_format::{Footer, Place, SegmentHeader};
 
@@ -175,45 +173,11 @@ impl Shared {
         gate.must_roll = false;
         gate.slot_lsn = upto.lsn;
         gate.tally = Tally::new(segment.header.base_time_ms);
-        let path = segment.path.clone();
-        gate.segments.push(SegmentRef { path, header: segment.header });
-        let oldest = gate.oldest;
-        let tail = Tail::of_new(segment, oldest);
         // The new segment's first slot states the trim, durably: what it left may go.
-        if gate.leftovers.is_empty() {
-            return (gate, tail, Ok(()));
-        }
-        let leftovers = std::mem::take(&mut gate.leftovers);
-        let (mut gate, tail, kept) = self.with_tail(gate, tail, |_| self.remove_all(leftovers).0);
-        gate.leftovers = kept;
-        (gate, tail, Ok(()))
-    }
-
-    /// Removes segments that were trimmed; those that stay, and why the last of them does.
-    pub(crate) fn remove_all(
-        &self,
-        paths: Vec<std::path::PathBuf>,
-    ) -> (Vec<std::path::PathBuf>, Option<Error>) {
-        let mut failure = None;
-        let mut kept = paths;
-        kept.retain(|path| match remove(self, path) {
-            Ok(()) => false,
-            Err(e) => {
-                tracing::warn!(error = %e, "a trimmed segment stays");
-                failure = Some(e);
-                true
-            }
-        });
-        (kept, failure)
-    }
-}
-
-fn remove(shared: &Shared, path: &Path) -> Result<()> {
-    match shared.io.remove(path) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-            Err(Error::io("cannot remove the trimmed segment", path, e))
-        }
-        _ => Ok(()),
+        self.after_roll(&mut gate, tail.used);
+        gate.segments.push(SegmentRef::new(segment.path.clone(), segment.header, 0));
+        let oldest = gate.oldest;
+        (gate, Tail::of_new(segment, oldest), Ok(()))
     }
 }
 

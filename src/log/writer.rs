@@ -18,6 +18,8 @@ use super::fill::Filling;
 use super::options::{Batch, Options, WaitPolicy};
 use super::pins::Holds;
 use super::rebuild::Degraded;
+use super::remove::{InUse, Removal};
+use super::retention::{Retaining, Retention};
 use super::scan::Tally;
 use super::stats::LogStats;
 use super::tail::{Mark, Tail};
@@ -43,6 +45,8 @@ pub(crate) struct Shared {
     pub(crate) batch_bytes_max: u64,
     pub(crate) buffer_bytes_max: u64,
     pub(crate) has_background: bool,
+    pub(crate) retention: Retention,
+    pub(crate) removal_step_bytes: u64,
     gate: Mutex<Gate>,
     /// The state of the gate has changed: for every thread but the background one.
     pub(crate) turned: Condvar,
@@ -56,6 +60,8 @@ pub(crate) struct Shared {
     pub(crate) wanted: Condvar,
     /// There is work for the thread that fills.
     pub(crate) filling: Condvar,
+    /// There is work for the thread that trims.
+    pub(crate) trim_wanted: Condvar,
     pub(crate) lock: Mutex<Option<DirLock>>,
 }
 
@@ -89,10 +95,12 @@ pub(crate) struct Gate {
     pub(crate) tally: Tally,
     /// The segments of the log, oldest first, the tail last.
     pub(crate) segments: Vec<SegmentRef>,
-    /// Trimmed segments that are still there.
-    pub(crate) leftovers: Vec<PathBuf>,
     /// Sealed segments with something to rebuild, when there is nothing else to do.
     pub(crate) degraded: Vec<Degraded>,
+    /// Files of trimmed segments that are still there.
+    pub(crate) removal: Removal,
+    /// What retention has to look at.
+    pub(crate) retaining: Retaining,
     /// Who holds records against a trim.
     pub(crate) holds: Holds,
     /// Greatest number that was ever given to a segment.
@@ -141,6 +149,16 @@ pub(crate) struct Gate {
 pub(crate) struct SegmentRef {
     pub(crate) path: PathBuf,
     pub(crate) header: SegmentHeader,
+    /// Size of the file once it is sealed.
+    pub(crate) bytes: u64,
+    /// Held by whoever reads it, so that the file is not cut under him.
+    pub(crate) in_use: Arc<InUse>,
+}
+
+impl SegmentRef {
+    pub(crate) fn new(path: PathBuf, header: SegmentHeader, bytes: u64) -> Self {
+        Self { path, header, bytes, in_use: Arc::new(InUse) }
+    }
 }
 
 impl Gate {
@@ -239,6 +257,8 @@ impl Shared {
             batch_bytes_max: options.batch_bytes_max,
             buffer_bytes_max: options.buffer_bytes_max,
             has_background: options.background,
+            retention: options.retention,
+            removal_step_bytes: options.removal_step_bytes,
             gate: Mutex::new(gate),
             turned: Condvar::new(),
             groups: (Condvar::new(), Condvar::new()),
@@ -247,6 +267,7 @@ impl Shared {
             durable: AtomicU64::new(0),
             wanted: Condvar::new(),
             filling: Condvar::new(),
+            trim_wanted: Condvar::new(),
             lock: Mutex::new(Some(lock)),
         }
     }
