@@ -5,6 +5,7 @@ mod counts;
 mod fill;
 mod front;
 mod index;
+mod reading;
 mod rebuild;
 pub(crate) mod watch;
 
