@@ -27,6 +27,7 @@ use super::spare::{Reserve, Spare, window_bytes, window_end, write_zeros};
 use super::writer::{Gate, Guard, Shared};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{Blocks, Io, IoFile, OpenHow};
+use crate::sync::thread::{self, JoinHandle};
 
 /// Windows of the tail that are filled ahead of its last frame.
 const WINDOWS_AHEAD: u64 = 4;
@@ -109,8 +110,17 @@ pub(crate) struct Filling {
     pub(crate) begun: bool,
     /// The description through which the tail is filled.
     file: Option<Arc<dyn IoFile>>,
-    /// The thread waits.
-    parked: bool,
+    thread: Thread,
+    handle: Option<JoinHandle<()>>,
+}
+
+/// The thread that fills. The background thread starts it once there is something to fill.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Thread {
+    Absent,
+    Wanted,
+    Working,
+    Parked,
 }
 
 impl Filling {
@@ -128,7 +138,8 @@ impl Filling {
             syncing: false,
             begun: false,
             file: None,
-            parked: false,
+            thread: Thread::Absent,
+            handle: None,
         }
     }
 
@@ -141,6 +152,11 @@ impl Filling {
         self.over = false;
         self.begun = true;
         self.file = None;
+    }
+
+    /// Whether the thread is to be started.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.thread == Thread::Wanted
     }
 
     /// Whether a thread fills a window or the spare.
@@ -310,17 +326,28 @@ impl Gate {
     }
 }
 
+/// Starts the thread. Without one, rolls make their spares, and nothing is filled.
+pub(crate) fn start(shared: &Arc<Shared>, gate: &mut Gate) {
+    gate.fill.thread = Thread::Working;
+    let filler = Arc::clone(shared);
+    let started = thread::Builder::new().name("oncelog-fill".to_owned());
+    match started.spawn(move || run(&filler)) {
+        Ok(thread) => gate.fill.handle = Some(thread),
+        Err(e) => tracing::warn!(error = %e, "no thread to fill segments ahead"),
+    }
+}
+
 /// Fills until the log stops.
-pub(crate) fn run(shared: &Arc<Shared>) {
+fn run(shared: &Arc<Shared>) {
     let mut gate = shared.gate();
     while !gate.stop {
         gate = match gate.claim(shared.segment_bytes_max) {
             Some(step) => shared.fill(gate, step),
             None => {
-                gate.fill.parked = true;
+                gate.fill.thread = Thread::Parked;
                 let waited = shared.filling.wait(gate);
                 let mut gate = waited.unwrap_or_else(PoisonError::into_inner);
-                gate.fill.parked = false;
+                gate.fill.thread = Thread::Working;
                 gate
             }
         };
@@ -330,9 +357,17 @@ pub(crate) fn run(shared: &Arc<Shared>) {
 impl Shared {
     /// Wakes the thread that fills, where there is something for it.
     pub(crate) fn call_filler(&self, gate: &mut Gate) {
-        if gate.fill.parked && (gate.stop || gate.wants_fill()) {
-            gate.fill.parked = false;
-            self.filling.notify_one();
+        match gate.fill.thread {
+            Thread::Parked if gate.stop || gate.wants_fill() => {
+                gate.fill.thread = Thread::Working;
+                self.filling.notify_one();
+            }
+            Thread::Absent if self.has_background && gate.wants_fill() => {
+                gate.fill.thread = Thread::Wanted;
+                gate.parked = false;
+                self.wanted.notify_one();
+            }
+            _ => {}
         }
     }
 
@@ -421,8 +456,17 @@ impl Shared {
         }
     }
 
-    /// Removes the spare of a log that was closed. One that stays is removed by the next open.
-    pub(crate) fn remove_spare(&self) {
+    /// Waits for the thread of a log that was closed, and removes the spare. One that stays is
+    /// removed by the next open.
+    pub(crate) fn end_filler(&self) {
+        let thread = self.gate().fill.handle.take();
+        // A waker that the thread calls may own the last handle: it cannot wait for itself.
+        if let Some(thread) = thread
+            && thread.thread().id() != thread::current().id()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread that fills panicked");
+        }
         let mut gate = self.gate();
         let spare = gate.fill.take_ready().filter(|_| gate.poison.is_none());
         drop(gate);
