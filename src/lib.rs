@@ -19,6 +19,8 @@ mod lsn;
 mod place;
 #[cfg(planted)]
 pub mod planted;
+#[cfg(feature = "openraft")]
+pub mod raft;
 mod store;
 
 pub use crate::clock::{Clock, ClockLimits, LogTime, SystemClock};

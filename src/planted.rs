@@ -59,6 +59,14 @@ pub enum Bug {
     UnknownIsRefusal = 23,
     /// A refusal does not give up the reservation.
     ReservationLeaked = 24,
+    /// Raft is told of an append once it is in the buffer.
+    FlushedBeforeSync = 25,
+    /// A vote is saved without waiting for its sync.
+    VoteNotAwaited = 26,
+    /// A truncation of raft's log is not recorded.
+    RewindInMemory = 27,
+    /// A purge of raft's log trims the record of the vote.
+    TrimTakesState = 28,
 }
 
 impl Bug {
@@ -93,6 +101,10 @@ impl Bug {
         Self::UnknownIsRefusal,
         Self::ReservationLeaked,
     ];
+
+    /// The bugs of raft's log.
+    pub const RAFT: [Self; 4] =
+        [Self::FlushedBeforeSync, Self::VoteNotAwaited, Self::RewindInMemory, Self::TrimTakesState];
 }
 
 static ACTIVE: AtomicU32 = AtomicU32::new(0);
@@ -109,6 +121,6 @@ pub fn is_active(bug: Bug) -> bool {
 }
 
 fn number(bug: Bug) -> u32 {
-    let mut known = Bug::LOG.iter().chain(&Bug::BROADCAST);
+    let mut known = Bug::LOG.iter().chain(&Bug::BROADCAST).chain(&Bug::RAFT);
     known.position(|&b| b == bug).and_then(|i| u32::try_from(i).ok()).map_or(0, |i| i + 1)
 }

@@ -16,7 +16,7 @@ const LAYERS: &[&[&str]] = &[
     &["planted"],
     &["error", "lsn", "clock", "io", "testing"],
     &["log"],
-    &["channel"],
+    &["channel", "raft"],
     &["store"],
     &["place"],
     &["broadcast"],
@@ -355,7 +355,7 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
 /// Names that sources define: functions, types and the bugs that can be planted.
 fn defined() -> BTreeSet<String> {
     let mut found = BTreeSet::new();
-    let sources = ["src", "tests/it", "format/src", "format/tests"];
+    let sources = ["src", "tests/it", "tests/raft", "format/src", "format/tests"];
     for path in sources.iter().flat_map(|dir| files(dir, &[".rs"])) {
         let source = read(&path);
         for line in source.lines().map(str::trim_start) {
