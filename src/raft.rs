@@ -33,8 +33,8 @@ use openraft::{LogId, RaftTypeConfig};
 pub use self::reader::EntryReader;
 use self::record::State;
 use self::runs::Runs;
-use crate::error::Result;
-use crate::log::{Durability, Log, Options, RecoveryReport};
+use crate::error::{Error, ErrorKind, Result};
+use crate::log::{Durability, Log, Options, Pin, RecoveryReport, Retention};
 
 /// The log of a raft node, for [`openraft::Raft::new`].
 ///
@@ -80,6 +80,8 @@ pub struct RaftLog<C: RaftTypeConfig> {
     last: Option<LogId<C::NodeId>>,
     batch_bytes_max: u64,
     committed_durability: Durability,
+    /// Keeps what the node needs from whoever else trims.
+    needed: Pin,
     /// A write was begun and its future dropped: what is in memory may lack it.
     unsettled: bool,
 }
@@ -106,14 +108,20 @@ impl<C: RaftTypeConfig> RaftLog<C> {
     ///
     /// # Errors
     ///
-    /// Those of [`Log::open`]; also `Unsupported` when it is the log of another program or version,
-    /// and `Corrupt` when its records make no log of raft.
+    /// Those of [`Log::open`]; also `InvalidInput` with a [`Retention`], for raft says what may go,
+    /// `Unsupported` when it is the log of another program or version, and `Corrupt` when its
+    /// records make no log of raft.
     ///
     /// # Durability
     ///
     /// Everything that it then serves.
     pub fn open(dir: impl AsRef<Path>, options: &Options) -> Result<(Self, RecoveryReport)> {
+        if options.retention != Retention::new() {
+            let what = "a raft log with a retention of its own: purges alone may trim it";
+            return Err(Error::new(ErrorKind::InvalidInput, what));
+        }
         let (log, report) = Log::open(dir, options)?;
+        let needed = log.pin("raft", log.oldest_lsn())?;
         let replay::Replayed { runs, state, state_lsn } = replay::replay(&log)?;
         let shared = Arc::new(Shared { log, runs: Mutex::new(runs) });
         let mut reader = EntryReader::new(Arc::clone(&shared));
@@ -126,6 +134,7 @@ impl<C: RaftTypeConfig> RaftLog<C> {
             last,
             batch_bytes_max: options.batch_bytes_max,
             committed_durability: Durability::Synced,
+            needed,
             unsettled: false,
         };
         Ok((log, report))
@@ -147,7 +156,7 @@ impl<C: RaftTypeConfig> RaftLog<C> {
     }
 
     /// The log underneath: to look at, and to [close](Log::close) once the node was shut down.
-    /// What another hand appends or trims breaks the log of the node.
+    /// What another hand appends breaks the log of the node; a trim of what it needs is refused.
     #[must_use]
     pub fn log(&self) -> &Log {
         &self.shared.log

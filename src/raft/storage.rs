@@ -211,10 +211,11 @@ impl<C: RaftTypeConfig> RaftLog<C> {
             needed
         };
         let Some(oldest) = needed.and_then(Lsn::new) else { return Ok(()) };
+        self.needed.advance(oldest)?;
         let log = self.shared.log.clone();
         match off_thread(&runtime()?, move || log.trim(oldest)).await {
             // The purge holds without it, and the next one tries again.
-            Err(e) if matches!(e.kind(), ErrorKind::StoreFull | ErrorKind::Io) => {
+            Err(e) if matches!(e.kind(), ErrorKind::StoreFull | ErrorKind::Pinned) => {
                 tracing::warn!(error = %e, "purged raft entries keep their space for now");
                 Ok(())
             }

@@ -8,7 +8,7 @@ use std::task::{Context, Waker};
 use oncelog::io::Io as _;
 use oncelog::raft::{EntryReader, RaftLog};
 use oncelog::testing::{CallKind, EIO, Fault, MemIo, Which};
-use oncelog::{Batch, CreateMode, Durability, ErrorKind, Log, Options, RecordKind};
+use oncelog::{Batch, CreateMode, Durability, ErrorKind, Log, Lsn, Options, RecordKind, Retention};
 use openraft::storage::{RaftLogStorage, RaftLogStorageExt};
 use openraft::{EntryPayload, RaftLogReader, StorageError, Vote};
 
@@ -126,6 +126,8 @@ fn purges_give_space_back_and_keep_the_state() {
                 log.purge(id(7, n - 5)).await.unwrap();
             }
         }
+        // What a thread of the log does.
+        while log.log().remove_step().unwrap() {}
         let names = io.list(node::DIR.as_ref()).unwrap();
         let segments = names.iter().filter(|entry| entry.name.to_str().unwrap().ends_with(".seg"));
         // Of 900,000 bytes appended, the last 25 entries are left.
@@ -138,6 +140,28 @@ fn purges_give_space_back_and_keep_the_state() {
             (Some(id(7, 294)), Some(id(7, 299)))
         );
         assert_eq!(log.try_get_log_entries(..).await.unwrap().len(), 5);
+    });
+}
+
+#[test]
+fn only_a_purge_lets_records_of_the_node_go() {
+    node::run(async {
+        let io = MemIo::default();
+        let week = node::options(&io).retention(Retention::new().age_ms_max(1000));
+        let refused = RaftLog::<Text>::open(node::DIR, &week).map(drop).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidInput, "{refused}");
+
+        let mut log = node::open(&io);
+        log.blocking_append([entry(1, 0, "a"), entry(1, 1, "b")]).await.unwrap();
+        let end = log.log().next_lsn();
+        assert_eq!(log.log().trim(end).unwrap_err().kind(), ErrorKind::Pinned);
+        // A backup holds them longer: the purge is as good without the trim.
+        let backup = log.log().pin("backup", Lsn::FIRST).unwrap();
+        log.purge(id(1, 0)).await.unwrap();
+        assert_eq!(log.log().oldest_lsn(), Lsn::FIRST);
+        drop(backup);
+        log.purge(id(1, 1)).await.unwrap();
+        assert_eq!(log.log().oldest_lsn(), log.log().next_lsn().prev().unwrap());
     });
 }
 

@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 
 use oncelog::testing::Dice;
 
+use crate::figures::{figure, is_release};
 use crate::kv;
 
 /// Where a child finds its arguments, one a line.
@@ -93,15 +94,14 @@ fn kill_often(nodes: u64, kills: u64) -> u64 {
 }
 
 #[test]
-fn a_database_of_one_node_has_every_acknowledged_write_after_each_kill() {
-    let writes = kill_often(1, 60);
-    println!("kv: one node, 60 kills, {writes} acknowledged writes, all there");
-}
-
-#[test]
-fn a_database_of_three_nodes_has_every_acknowledged_write_after_each_kill() {
-    let writes = kill_often(3, 12);
-    println!("kv: three nodes, 12 kills, {writes} acknowledged writes, all there");
+fn a_database_has_every_acknowledged_write_after_each_kill() {
+    let kills = if is_release() { [2000, 200] } else { [60, 12] };
+    let mut writes = 0;
+    for (nodes, kills) in [1, 3].into_iter().zip(kills) {
+        writes += kill_often(nodes, kills);
+    }
+    figure(4, "kills of a database on raft", kills.iter().sum::<u64>());
+    figure(4, "acknowledged writes of a database on raft, all there", writes);
 }
 
 /// One command each, as a shell runs them.

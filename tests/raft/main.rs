@@ -2,16 +2,19 @@
 
 #![allow(
     clippy::disallowed_methods,
+    clippy::print_stdout,
     clippy::indexing_slicing,
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
     clippy::allow_attributes,
-    reason = "a test may stop, and looks at real files and real time"
+    reason = "a test may stop, prints its figures, and looks at real files and real time"
 )]
 
 mod bytes;
 mod failures;
+#[path = "../it/figures.rs"]
+mod figures;
 mod kill;
 #[path = "../../examples/kv/main.rs"]
 #[expect(dead_code, reason = "its main is that of a program")]

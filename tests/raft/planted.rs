@@ -1,9 +1,10 @@
-//! Each planted bug of raft's log must break what the model expects. Built by `scripts/planted`.
+//! Each planted bug of raft's log must break what the model expects. Built by `scripts/proof-raft`.
 
 use std::panic::catch_unwind;
 
 use oncelog::planted::{Bug, plant};
 
+use crate::figures::figure;
 use crate::model;
 
 #[test]
@@ -18,5 +19,7 @@ fn every_planted_bug_is_caught() {
             survivors.push(bug);
         }
     }
+    figure(12, "planted bugs of raft caught", Bug::RAFT.len() - survivors.len());
+    figure(12, "planted bugs of raft that survive", survivors.len());
     assert!(survivors.is_empty(), "{survivors:?}");
 }
