@@ -22,6 +22,8 @@ mod lsn;
 mod place;
 #[cfg(planted)]
 pub mod planted;
+#[cfg(feature = "openraft")]
+pub mod raft;
 mod store;
 mod sync;
 
