@@ -7,15 +7,13 @@
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
-use std::sync::{Arc, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use super::tail::Tail;
 use super::writer::{Gate, Guard, Shared, closed, now, poisoned, recycle, unknown};
 use crate::error::{Error, ErrorKind, Result};
-use crate::lsn::{Lsn, LsnRange};
+use crate::lsn::Lsn;
 
 /// Puts the tail back, also when the thread that has it panics: then the log is poisoned.
 #[derive(Debug)]
@@ -56,6 +54,11 @@ impl Shared {
 
     /// Writes what waits, with one write, and with `sync` syncs it. The tail must be in the gate.
     pub(crate) fn lead<'a>(&'a self, mut gate: Guard<'a>, sync: bool) -> Guard<'a> {
+        if gate.is_caught_up() {
+            // Nobody is to be met twice: the rest of the segment is left to the writers.
+            gate.fill.over = true;
+            return self.wait(gate);
+        }
         let Some(tail) = gate.tail.take() else { return gate };
         let recycled = std::mem::take(&mut gate.recycled);
         let group = std::mem::replace(&mut gate.queue, recycled);
@@ -70,8 +73,12 @@ impl Shared {
         });
         gate.tail = Some(tail);
         gate.writing = 0;
+        gate.stats.count_group(group.len(), sync);
         recycle(&mut gate, group);
         match done {
+            // The filler's sync has failed meanwhile: what this one says of the same pages is not
+            // trusted.
+            Ok(()) if gate.poison.is_some() => {}
             Ok(()) => {
                 gate.written = upto;
                 if sync {
@@ -90,6 +97,7 @@ impl Shared {
         if gate.waiting > 0 {
             self.turned.notify_all();
         }
+        self.call_filler(&mut gate);
         if gate.blocked || (gate.parked && gate.slot_is_due()) {
             (gate.blocked, gate.parked) = (false, false);
             self.wanted.notify_one();
@@ -196,7 +204,7 @@ impl Shared {
 }
 
 /// What is known of an append up to `lsn`; `None` while it is under way.
-fn outcome(gate: &Gate, lsn: u64) -> Option<Result<()>> {
+pub(crate) fn outcome(gate: &Gate, lsn: u64) -> Option<Result<()>> {
     if gate.durable.lsn >= lsn {
         return Some(Ok(()));
     }
@@ -215,169 +223,4 @@ fn refused_and_reused(gate: &mut Gate, e: &Error, from: super::tail::Mark) -> bo
     gate.end = from.offset;
     gate.reused = true;
     true
-}
-
-/// A batch in the buffer, on its way to be durable.
-///
-/// It is written and synced within 10 ms whether or not anybody waits: dropping this changes
-/// nothing but who is told.
-#[derive(Debug)]
-#[must_use = "what was enqueued is durable only once this says so"]
-pub struct Pending {
-    shared: Arc<Shared>,
-    lsns: LsnRange,
-    token: Option<u64>,
-}
-
-impl Pending {
-    pub(crate) fn new(shared: Arc<Shared>, lsns: LsnRange) -> Self {
-        Self { shared, lsns, token: None }
-    }
-
-    /// The LSNs of the batch.
-    #[must_use]
-    pub fn lsns(&self) -> LsnRange {
-        self.lsns
-    }
-
-    /// Waits until the batch is durable.
-    ///
-    /// # Errors
-    ///
-    /// `OutcomeUnknown` when a write or sync failed: only opening the log again tells.
-    ///
-    /// # Durability
-    ///
-    /// When this returns `Ok`, the batch survives a power loss.
-    pub fn wait(self) -> Result<LsnRange> {
-        self.shared.make_durable(self.lsns.last.get())?;
-        Ok(self.lsns)
-    }
-
-    /// Waits until the batch is durable or the time is over; says whether it is durable.
-    ///
-    /// # Errors
-    ///
-    /// As [`Pending::wait`].
-    ///
-    /// # Durability
-    ///
-    /// When this returns `Ok(true)`, the batch survives a power loss.
-    pub fn wait_timeout(&self, timeout: Duration) -> Result<bool> {
-        let lsn = self.lsns.last.get();
-        if !self.shared.has_background {
-            return self.shared.make_durable(lsn).map(|()| true);
-        }
-        let mut gate = self.shared.gate();
-        self.shared.want_sync(&mut gate, lsn);
-        drop(gate);
-        match self.shared.wait_durable(lsn, Some(timeout)) {
-            Err(e) => outcome(&self.shared.gate(), lsn).unwrap_or(Err(e)).map(|()| true),
-            durable => durable,
-        }
-    }
-}
-
-impl Future for Pending {
-    type Output = Result<LsnRange>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let lsn = self.lsns.last.get();
-        let shared = Arc::clone(&self.shared);
-        if !shared.has_background {
-            return Poll::Ready(shared.make_durable(lsn).map(|()| self.lsns));
-        }
-        let waker = context.waker().clone();
-        let mut gate = shared.gate();
-        if let Some(outcome) = outcome(&gate, lsn) {
-            return Poll::Ready(outcome.map(|()| self.lsns));
-        }
-        let before = gate.await_durable(lsn, &mut self.token, waker);
-        shared.want_sync(&mut gate, lsn);
-        // A waker may run code of its owner when it is dropped: not under the lock.
-        drop(gate);
-        drop(before);
-        Poll::Pending
-    }
-}
-
-/// Waits for an LSN to be durable, whoever appends and syncs it.
-#[derive(Debug)]
-pub(crate) struct Awaited {
-    shared: Arc<Shared>,
-    lsn: u64,
-    token: Option<u64>,
-}
-
-impl Awaited {
-    pub(crate) fn new(shared: Arc<Shared>, lsn: u64) -> Self {
-        Self { shared, lsn, token: None }
-    }
-}
-
-impl Future for Awaited {
-    type Output = Result<()>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let (shared, lsn) = (Arc::clone(&self.shared), self.lsn);
-        let waker = context.waker().clone();
-        let mut gate = shared.gate();
-        if gate.durable.lsn >= lsn {
-            return Poll::Ready(Ok(()));
-        }
-        if let Some(cause) = &gate.poison {
-            return Poll::Ready(Err(poisoned(cause)));
-        }
-        if gate.stop {
-            return Poll::Ready(Err(closed()));
-        }
-        let before = gate.await_durable(lsn, &mut self.token, waker);
-        drop(gate);
-        drop(before);
-        Poll::Pending
-    }
-}
-
-impl Drop for Awaited {
-    fn drop(&mut self) {
-        self.shared.forget_waker(self.lsn, self.token);
-    }
-}
-
-impl Gate {
-    /// Has a task woken once `lsn` is durable, or never will be; returns its waker from before.
-    fn await_durable(&mut self, lsn: u64, token: &mut Option<u64>, waker: Waker) -> Option<Waker> {
-        let token = *token.get_or_insert_with(|| {
-            self.token = self.token.wrapping_add(1);
-            self.token
-        });
-        self.waiters.insert((lsn, token), waker)
-    }
-}
-
-impl Shared {
-    /// Has the background thread lead until `lsn` is durable.
-    fn want_sync(&self, gate: &mut Gate, lsn: u64) {
-        if gate.sync_wanted < lsn {
-            gate.sync_wanted = lsn;
-            gate.parked = false;
-            self.wanted.notify_one();
-        }
-    }
-
-    fn forget_waker(&self, lsn: u64, token: Option<u64>) {
-        if let Some(token) = token {
-            let mut gate = self.gate();
-            let waker = gate.waiters.remove(&(lsn, token));
-            // As above: not under the lock.
-            drop(gate);
-            drop(waker);
-        }
-    }
-}
-
-impl Drop for Pending {
-    fn drop(&mut self) {
-        self.shared.forget_waker(self.lsns.last.get(), self.token);
-    }
 }

@@ -42,6 +42,8 @@ pub enum HolderKind {
     Reader,
     /// A pin of the caller.
     Pin,
+    /// What the log keeps by itself: the limits of its retention.
+    Policy,
 }
 
 impl HolderKind {
@@ -52,6 +54,7 @@ impl HolderKind {
             Self::Leftover => "leftover",
             Self::Reader => "reader",
             Self::Pin => "pin",
+            Self::Policy => "policy",
         }
     }
 }
@@ -73,14 +76,10 @@ pub(crate) struct Holds {
 }
 
 impl Holds {
-    /// The holder of the oldest record.
-    pub(crate) fn oldest(&self) -> Option<&Holder> {
-        self.pins.values().min_by_key(|pin| pin.lsn)
-    }
-
-    /// Who would lose a record if everything below `oldest` went.
-    pub(crate) fn against(&self, oldest: u64) -> Option<&Holder> {
-        self.oldest().filter(|holder| holder.lsn.get() < oldest)
+    /// Who would lose a record if everything below `oldest` went: the holder of the oldest one.
+    pub(crate) fn against(&self, oldest: u64) -> Option<Holder> {
+        let held = self.pins.values().min_by_key(|pin| pin.lsn);
+        held.filter(|holder| holder.lsn.get() < oldest).cloned()
     }
 
     /// Refuses a trim that would take a record from its holder.
@@ -159,13 +158,16 @@ impl Pin {
             return Err(Error::new(ErrorKind::InvalidInput, what).at_lsn(lsn.get()));
         }
         pin.lsn = lsn;
+        self.shared.loosen(&mut gate);
         Ok(())
     }
 }
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        self.shared.gate().holds.pins.remove(&self.number);
+        let mut gate = self.shared.gate();
+        gate.holds.pins.remove(&self.number);
+        self.shared.loosen(&mut gate);
     }
 }
 
@@ -214,11 +216,14 @@ impl Log {
         self.handle.shared.pin(HolderKind::Pin, name, lsn)
     }
 
-    /// Everything that keeps records on the disk, the holder of the oldest one first.
+    /// Everything that keeps records, or the files of some, on the disk: the holder of the oldest
+    /// one first. The policy is always among them.
     #[must_use]
     pub fn why_not_trimmed(&self) -> Vec<Holder> {
         let gate = self.handle.shared.gate();
         let mut holders: Vec<Holder> = gate.holds.all().cloned().collect();
+        holders.extend(gate.removal.holders());
+        holders.push(self.policy_holder(&gate));
         holders.sort_by_key(|holder| (holder.lsn, holder.kind));
         holders
     }

@@ -14,6 +14,7 @@ use oncelog_format::limits::FRAMES_OFFSET;
 use oncelog_format::{FrameHeader, Place, SegmentHeader, decode_frame};
 
 use super::facts::{self, FooterFacts};
+use super::remove::InUse;
 use super::scan::Invalid;
 use super::writer::{Shared, closed};
 use crate::error::{Error, ErrorKind, Result};
@@ -56,6 +57,10 @@ pub(crate) trait Source: fmt::Debug + Send + Sync {
     /// `Trimmed` below the oldest LSN.
     fn locate(&self, lsn: u64) -> Result<Option<Located>>;
 
+    /// Asked where a record cannot be read: `Trimmed` where it was trimmed meanwhile, and its file
+    /// cut under the reader.
+    fn check_trimmed(&self, lsn: u64) -> Result<()>;
+
     /// The files.
     fn io(&self) -> &dyn Io;
 }
@@ -75,6 +80,21 @@ pub(crate) struct Located {
     pub(crate) sealed: bool,
     /// The segment never changes again and may be mapped.
     pub(crate) map: bool,
+    /// Keeps the file from being cut, where its writer is in this process.
+    pub(crate) in_use: Option<Arc<InUse>>,
+}
+
+/// A map of a segment, which is not cut while any slice of it lives.
+#[derive(Debug)]
+struct Mapped {
+    bytes: Bytes,
+    _in_use: Option<Arc<InUse>>,
+}
+
+impl AsRef<[u8]> for Mapped {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 /// Reads records in order.
@@ -122,7 +142,13 @@ impl Reader {
         }
         let Some(open) = &mut self.open else { return Ok(None) };
         loop {
-            let record = open.read()?;
+            let record = match open.read() {
+                Ok(record) => record,
+                Err(e) => {
+                    self.source.check_trimmed(open.lsn)?;
+                    return Err(e);
+                }
+            };
             if record.lsn.get() == lsn {
                 self.next = lsn.saturating_add(1);
                 return Ok(Some(record));
@@ -162,7 +188,8 @@ impl Reader {
         let file_len = len_of(&*file, &at)?;
         let (step, mapped) = if at.map {
             let map = file.map(file_len);
-            (map.map_err(|e| Error::io("cannot map the segment", &at.path, e))?, true)
+            let bytes = map.map_err(|e| Error::io("cannot map the segment", &at.path, e))?;
+            (Bytes::from_owner(Mapped { bytes, _in_use: at.in_use.clone() }), true)
         } else {
             (Bytes::new(), false)
         };
@@ -294,7 +321,13 @@ impl Source for Shared {
             near,
             sealed: next.is_some(),
             map: next.is_some(),
+            in_use: Some(Arc::clone(&segment.in_use)),
         }))
+    }
+
+    fn check_trimmed(&self, lsn: u64) -> Result<()> {
+        let oldest = self.gate().oldest;
+        if lsn < oldest { Err(trimmed(oldest)) } else { Ok(()) }
     }
 
     fn io(&self) -> &dyn Io {

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use oncelog_format::limits::FRAMES_OFFSET;
 use oncelog_format::{Place, SegmentHeader, Slot};
 
-use super::dir::{Fault, NewSegment, refusal};
+use super::dir::{Fault, refusal};
+use super::spare::NewSegment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::IoFile;
 
@@ -142,7 +143,7 @@ impl Tail {
     /// disk. Dropped from the cache first, as a block that a failed sync left there may never reach
     /// it ([`super::open`]).
     fn put_found(&mut self, found: &Slot) -> std::result::Result<(), Fault> {
-        let dropped = self.file.evict(FRAMES_OFFSET);
+        let dropped = self.file.evict(0..FRAMES_OFFSET);
         dropped.map_err(|e| {
             Fault::Refused(refusal("cannot drop the slots from the cache", &self.path, e))
         })?;

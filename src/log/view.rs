@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use oncelog_format::{FrameHeader, Uuid};
 
-use super::facts::{FooterFacts, Listing, SegmentFacts};
+use super::facts::{self, FooterFacts, Listing, SegmentFacts};
 use super::finding::{Finding, FindingKind, Severity};
 use super::options::Check;
 use super::reader::{Located, Reader, Source, trimmed};
@@ -253,13 +253,20 @@ impl Seen {
             Ok(file) => return Ok(file),
             Err(error) => error,
         };
-        if error.kind() == io::ErrorKind::NotFound
-            && let Ok(now) = look(&*self.io, &self.path)
-            && now.oldest > segment.header.first_lsn
-        {
-            return Err(trimmed(now.oldest));
-        }
+        let is_gone = error.kind() == io::ErrorKind::NotFound;
+        self.unless_trimmed(segment.header.first_lsn, is_gone)?;
         Err(Error::io("cannot open the segment", path, error))
+    }
+
+    /// For what looks like damage of a record, or is gone: a trim may have been faster. It is in a
+    /// slot before a file is cut or goes, and cutting leaves the slots.
+    pub(crate) fn unless_trimmed(&self, lsn: u64, is_suspect: bool) -> Result<()> {
+        if !is_suspect {
+            return Ok(());
+        }
+        let survey = &self.survey;
+        let oldest = facts::oldest_stated(&*self.io, &survey.dir, survey.uuid);
+        if oldest > lsn { Err(trimmed(oldest)) } else { Ok(()) }
     }
 
     /// The last record to serve from a segment, and the damage behind it. Whole batches are known
@@ -279,6 +286,7 @@ impl Seen {
             .and_then(|mut window| scan::frames(&mut window, &segment.header, Some(next)))
             .map_err(|e| Error::io("cannot read the segment", &segment.facts.path, e))?;
         let wanted = next.saturating_sub(1);
+        self.unless_trimmed(wanted, frames.last < wanted)?;
         let damage = (frames.last < wanted).then(|| missing(segment, &frames, wanted));
         *known = Some((at, frames.last, damage.clone()));
         Ok((frames.last, damage))
@@ -408,7 +416,12 @@ impl Source for Seen {
             near: None,
             sealed: self.next_first(at).is_some(),
             map: false,
+            in_use: None,
         }))
+    }
+
+    fn check_trimmed(&self, lsn: u64) -> Result<()> {
+        self.unless_trimmed(lsn, true)
     }
 
     fn io(&self) -> &dyn Io {

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
@@ -131,8 +132,8 @@ impl IoFile for SeamFile {
         self.file.map(len)
     }
 
-    fn evict(&self, len: u64) -> io::Result<()> {
+    fn evict(&self, bytes: Range<u64>) -> io::Result<()> {
         self.seam.count("evict");
-        if self.seam.lie == Lie::NoEvict { Ok(()) } else { self.file.evict(len) }
+        if self.seam.lie == Lie::NoEvict { Ok(()) } else { self.file.evict(bytes) }
     }
 }

@@ -36,7 +36,7 @@ pub(crate) struct Forge {
 impl Forge {
     /// A segment with its header and first slot.
     pub(crate) fn new(number: u64, first_lsn: u64, base_time: u64, oldest_lsn: u64) -> Self {
-        let salt = 0x5EED_0000_0000_0000 + number * 0x1_0001;
+        let salt = number.wrapping_mul(0x1_0001).wrapping_add(0x5EED_0000_0000_0000);
         let mut header = b"oncelog\n".to_vec();
         header.extend([1, 0, 0, 0]);
         header.extend([0; 12]);
