@@ -30,7 +30,7 @@ pub use crate::error::{Error, ErrorKind, Result};
 pub use crate::log::{
     Batch, Check, CreateMode, Durability, Durable, Fill, Finding, FindingKind, Holder, HolderKind,
     Log, LogStats, LogView, Options, Pending, Pin, Reader, Record, RecordKind, RecoveryReport,
-    Retention, SegmentInfo, Severity, TornEnd, Trimmed, VerifySummary,
+    Retention, SegmentInfo, Severity, TornEnd, Trimmed, VerifySummary, WaitPolicy,
 };
 pub use crate::lsn::{Lsn, LsnRange, SegmentId};
 

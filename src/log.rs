@@ -8,7 +8,9 @@
 //! It does not know what a record means, and it retries nothing.
 
 mod background;
+mod backward;
 mod behind;
+mod cursor;
 pub(crate) mod dir;
 mod end;
 pub(crate) mod facts;
@@ -16,6 +18,7 @@ mod fill;
 mod finding;
 pub(crate) mod front;
 mod group;
+mod live;
 mod open;
 mod options;
 mod pending;
@@ -28,6 +31,7 @@ mod report;
 mod retention;
 mod roll;
 mod scan;
+mod seek;
 mod spare;
 mod stats;
 mod survey;
@@ -44,9 +48,13 @@ use std::time::Duration;
 
 use self::fill::Plan;
 pub use self::finding::{Finding, FindingKind, Severity};
-pub use self::options::{Batch, Check, CreateMode, Durability, Fill, Options, RecordKind};
+use self::live::{Live, Reach};
+pub use self::options::{
+    Batch, Check, CreateMode, Durability, Fill, Options, RecordKind, WaitPolicy,
+};
 pub use self::pending::{Durable, Pending};
 pub use self::pins::{Holder, HolderKind, Pin};
+use self::reader::Source;
 pub use self::reader::{Reader, Record};
 pub use self::report::{RecoveryReport, TornEnd};
 pub use self::retention::{Retention, Trimmed};
@@ -261,6 +269,21 @@ impl Log {
     ///
     /// `Trimmed` below the oldest LSN, which the error carries. `Closed`.
     pub fn reader(&self, from: Lsn) -> Result<Reader> {
+        self.reader_of(from, Reach::Durable)
+    }
+
+    /// As [`Log::reader`], and on through what is written and not yet durable:
+    /// [`Record::durable`] says what is. A power loss may take those records, and a later open of
+    /// the log then gives their LSNs to others. What is in the log's buffer is not read.
+    ///
+    /// # Errors
+    ///
+    /// As [`Log::reader`].
+    pub fn reader_written(&self, from: Lsn) -> Result<Reader> {
+        self.reader_of(from, Reach::Written)
+    }
+
+    fn reader_of(&self, from: Lsn, reach: Reach) -> Result<Reader> {
         let shared = &self.handle.shared;
         let gate = shared.gate();
         if gate.closed {
@@ -269,8 +292,22 @@ impl Log {
         if from.get() < gate.oldest {
             return Err(reader::trimmed(gate.oldest));
         }
-        let source: Arc<dyn reader::Source> = Arc::<Shared>::clone(shared);
+        let source: Arc<dyn Source> = Arc::new(Live { shared: Arc::clone(shared), reach });
         Ok(Reader::new(source, from.get()))
+    }
+
+    /// The LSN of the first durable record of a time or later, in milliseconds since 1970-01-01
+    /// UTC; the one behind the durable LSN where all are older. Times never decrease in a log, so
+    /// that every record behind it is of that time or later, too. Reads a small part of one
+    /// segment.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` where damage stands in between; `Closed`; `Io`.
+    pub fn seek_time(&self, time_ms: u64) -> Result<Lsn> {
+        let shared = Arc::clone(&self.handle.shared);
+        let source: Arc<dyn Source> = Arc::new(Live { shared, reach: Reach::Durable });
+        seek::first_at(&source, time_ms).map(Lsn::at_least_first)
     }
 
     /// Drops the records below `oldest`, which may be the next LSN at most: all of them, or none

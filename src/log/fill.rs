@@ -170,7 +170,7 @@ impl Gate {
     /// The next window of the tail.
     fn next_window(&self) -> Option<(u64, u64)> {
         let fill = &self.fill;
-        if fill.plan != Plan::Zero || fill.over || !fill.begun {
+        if fill.plan != Plan::Zero || fill.over {
             return None;
         }
         let window = window_bytes(self.capacity);
@@ -202,7 +202,9 @@ impl Gate {
     }
 
     fn may_fill(&self) -> bool {
-        self.poison.is_none() && !self.closed && !self.rolling && !self.must_roll
+        let open = self.poison.is_none() && !self.closed;
+        // Opening a log writes nothing ahead.
+        open && self.fill.begun && !self.rolling && !self.must_roll
     }
 
     fn wants_fill(&self) -> bool {

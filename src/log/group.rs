@@ -8,12 +8,18 @@
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::options::WaitPolicy;
 use super::tail::Tail;
 use super::writer::{Gate, Guard, Shared, closed, now, poisoned, recycle, unknown};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lsn::Lsn;
+use crate::sync::thread;
+
+/// How long [`WaitPolicy::Yield`] waits before it sleeps: longer than a sync of a fast disk.
+const YIELD_TIME: Duration = Duration::from_micros(300);
 
 /// Puts the tail back, also when the thread that has it panics: then the log is poisoned.
 #[derive(Debug)]
@@ -57,6 +63,7 @@ impl Shared {
         if gate.is_caught_up() {
             // Nobody is to be met twice: the rest of the segment is left to the writers.
             gate.fill.over = true;
+            gate.stats.fill_waits = gate.stats.fill_waits.saturating_add(1);
             return self.wait(gate);
         }
         let Some(tail) = gate.tail.take() else { return gate };
@@ -67,12 +74,14 @@ impl Shared {
         let sync = sync && gate.durable.lsn < upto.lsn;
         gate.writing = group.len();
         gate.called = false;
+        gate.group = gate.group.wrapping_add(1);
+        gate.syncing = if sync { upto.lsn } else { 0 };
         let (mut gate, tail, done) = self.with_tail(gate, tail, |tail| {
             tail.write_frames(&group, from.offset)?;
             if sync { tail.sync() } else { Ok(()) }
         });
         gate.tail = Some(tail);
-        gate.writing = 0;
+        (gate.writing, gate.syncing) = (0, 0);
         gate.stats.count_group(group.len(), sync);
         recycle(&mut gate, group);
         match done {
@@ -94,9 +103,12 @@ impl Shared {
 
     /// Wakes everybody who may go on, without the lock, and locks again.
     pub(crate) fn settle<'a>(&'a self, mut gate: Guard<'a>) -> Guard<'a> {
+        self.durable.store(gate.durable.lsn, Ordering::Release);
+        self.turns.fetch_add(1, Ordering::Release);
         if gate.waiting > 0 {
             self.turned.notify_all();
         }
+        self.wake_groups(&mut gate);
         self.call_filler(&mut gate);
         if gate.blocked || (gate.parked && gate.slot_is_due()) {
             (gate.blocked, gate.parked) = (false, false);
@@ -141,8 +153,67 @@ impl Shared {
                     return Err(Error::new(ErrorKind::StoreFull, "no space (planted)"));
                 }
             }
-            gate = if gate.tail.is_some() { self.lead(gate, true) } else { self.wait(gate) };
+            gate = if gate.tail.is_some() {
+                self.lead(gate, true)
+            } else if self.wait_policy == WaitPolicy::Yield {
+                match self.yield_for(gate, lsn) {
+                    Some(gate) => gate,
+                    None => return Ok(()),
+                }
+            } else {
+                self.wait_group(gate, lsn)
+            };
         }
+    }
+
+    /// Waits for the sync that covers an LSN, or for a turn to lead it.
+    ///
+    /// Those whom the sync under way covers wake together, all of them done. Of those behind it one
+    /// wakes, to lead the next group, and the others sleep through.
+    fn wait_group<'a>(&'a self, mut gate: Guard<'a>, lsn: u64) -> Guard<'a> {
+        let group = gate.group.wrapping_add(u64::from(gate.syncing < lsn));
+        let group = group.is_multiple_of(2);
+        let waiting = gate.grouped_mut(group);
+        *waiting = waiting.saturating_add(1);
+        let condvar = if group { &self.groups.0 } else { &self.groups.1 };
+        let mut gate = condvar.wait(gate).unwrap_or_else(PoisonError::into_inner);
+        let waiting = gate.grouped_mut(group);
+        *waiting = waiting.saturating_sub(1);
+        gate
+    }
+
+    fn wake_groups(&self, gate: &mut Gate) {
+        let all = std::mem::take(&mut gate.moved) || gate.poison.is_some() || gate.stop;
+        let (even, odd) = gate.grouped;
+        let ((done, at), (next, ahead)) = if gate.group.is_multiple_of(2) {
+            ((even, &self.groups.0), (odd, &self.groups.1))
+        } else {
+            ((odd, &self.groups.1), (even, &self.groups.0))
+        };
+        if done > 0 {
+            at.notify_all();
+        }
+        match next {
+            0 => {}
+            _ if all => ahead.notify_all(),
+            _ => ahead.notify_one(),
+        }
+    }
+
+    /// Yields until the gate turns, and sleeps when that takes long; `None` once the LSN is durable.
+    fn yield_for<'a>(&'a self, gate: Guard<'a>, lsn: u64) -> Option<Guard<'a>> {
+        let seen = self.turns.load(Ordering::Acquire);
+        drop(gate);
+        let until = now().saturating_add(YIELD_TIME);
+        while self.turns.load(Ordering::Acquire) == seen {
+            if now() >= until {
+                let gate = self.gate();
+                let turned = self.turns.load(Ordering::Acquire) != seen || gate.tail.is_some();
+                return Some(if turned { gate } else { self.wait_group(gate, lsn) });
+            }
+            thread::yield_now();
+        }
+        (self.durable.load(Ordering::Acquire) < lsn).then(|| self.gate())
     }
 
     /// Writes everything that was appended before the call.
@@ -200,6 +271,12 @@ impl Shared {
                 }
             };
         }
+    }
+}
+
+impl Gate {
+    fn grouped_mut(&mut self, even: bool) -> &mut usize {
+        if even { &mut self.grouped.0 } else { &mut self.grouped.1 }
     }
 }
 

@@ -31,6 +31,7 @@ pub struct Options {
     pub(crate) create: CreateMode,
     pub(crate) check: Check,
     pub(crate) fill: Fill,
+    pub(crate) wait_policy: WaitPolicy,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) io: Arc<dyn Io>,
     pub(crate) background: bool,
@@ -51,6 +52,7 @@ impl Options {
             create: CreateMode::Never,
             check: Check::Tail,
             fill: Fill::Auto,
+            wait_policy: WaitPolicy::Park,
             clock: Arc::new(SystemClock::new()),
             io: Arc::new(FsIo::new()),
             background: true,
@@ -109,6 +111,13 @@ impl Options {
     #[must_use]
     pub fn fill(mut self, fill: Fill) -> Self {
         self.fill = fill;
+        self
+    }
+
+    /// How a thread waits for the sync that another one is at.
+    #[must_use]
+    pub fn wait_policy(mut self, policy: WaitPolicy) -> Self {
+        self.wait_policy = policy;
         self
     }
 
@@ -240,6 +249,18 @@ pub enum Fill {
     /// A segment is made when the first record needs it, and takes blocks as it grows. A disk that
     /// fills up under a record poisons the log.
     None,
+}
+
+/// How a thread waits for the sync that another thread is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum WaitPolicy {
+    /// It sleeps until it is woken.
+    #[default]
+    Park,
+    /// It yields its processor to others for as long as a fast disk takes, and sleeps then. Many
+    /// writers reach twice as many records so, and keep their processors busy.
+    Yield,
 }
 
 /// When an append returns.

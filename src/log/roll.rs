@@ -45,7 +45,7 @@ impl Shared {
         let gate = self.wait_unfilled(gate);
         let (mut gate, tail, rolled) = self.roll_tail(gate, tail, bytes);
         gate.tail = Some(tail);
-        gate.rolling = false;
+        (gate.rolling, gate.moved) = (false, true);
         gate.writing = 0;
         let rolled = match rolled {
             Ok(()) => Ok(()),
@@ -109,6 +109,7 @@ impl Shared {
             tail.write_frames(&group, from)?;
             tail.seal(upto, durable, &tally)
         });
+        gate.stats.count_group(group.len(), true);
         recycle(&mut gate, group);
         gate.writing = 0;
         if let Err(e) = sealed {
@@ -116,7 +117,7 @@ impl Shared {
         }
         // From here on only a roll may follow: a footer may stand there.
         gate.must_roll = true;
-        (gate.written, gate.durable) = (upto, upto);
+        (gate.written, gate.durable, gate.moved) = (upto, upto, true);
         let gate = self.settle(gate);
         // 6. to 8. Header, name, directory.
         let (gate, tail, entered) =

@@ -23,11 +23,13 @@ pub struct LogStats {
     pub rolls: u64,
     /// Windows that were filled ahead, in the tail and in spares.
     pub fills: u64,
+    /// Writes that waited for the window that they would have entered.
+    pub fill_waits: u64,
     /// Rolls that found their spare made.
     pub spares_used: u64,
     /// Rolls that had to make it.
     pub spares_missed: u64,
-    /// Appends that waited because the buffer was full.
+    /// Appends that have waited, or wait, because the buffer was full.
     pub waits: u64,
     /// How long they waited in all, what they wrote themselves meanwhile included.
     pub wait_time: Duration,
@@ -51,8 +53,11 @@ impl LogStats {
         self.spares_missed = self.spares_missed.saturating_add(u64::from(!made_ahead));
     }
 
-    pub(crate) fn count_wait(&mut self, time: Duration) {
-        self.waits = self.waits.saturating_add(1);
+    pub(crate) fn count_wait(&mut self, first: bool) {
+        self.waits = self.waits.saturating_add(u64::from(first));
+    }
+
+    pub(crate) fn count_wait_time(&mut self, time: Duration) {
         self.wait_time = self.wait_time.saturating_add(time);
     }
 }

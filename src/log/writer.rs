@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use oncelog_format::{FrameHeader, Place, SegmentHeader, encode_frame, frame_len,
 
 use super::dir::DirLock;
 use super::fill::Filling;
-use super::options::{Batch, Options};
+use super::options::{Batch, Options, WaitPolicy};
 use super::pins::Holds;
 use super::rebuild::Degraded;
 use super::remove::{InUse, Removal};
@@ -49,6 +50,12 @@ pub(crate) struct Shared {
     gate: Mutex<Gate>,
     /// The state of the gate has changed: for every thread but the background one.
     pub(crate) turned: Condvar,
+    /// For those that wait for a group to be durable, by whether its number is even or odd.
+    pub(crate) groups: (Condvar, Condvar),
+    pub(crate) wait_policy: WaitPolicy,
+    /// How often the gate has turned, and the durable LSN, for those that look without the lock.
+    pub(crate) turns: AtomicU64,
+    pub(crate) durable: AtomicU64,
     /// There is work for the background thread.
     pub(crate) wanted: Condvar,
     /// There is work for the thread that fills.
@@ -113,6 +120,14 @@ pub(crate) struct Gate {
     pub(crate) called: bool,
     /// Threads that wait for the gate to turn.
     pub(crate) waiting: usize,
+    /// Number of the last group.
+    pub(crate) group: u64,
+    /// What the sync that a thread is at will cover; 0 when there is none.
+    pub(crate) syncing: u64,
+    /// Threads that wait for groups of even, and of odd numbers.
+    pub(crate) grouped: (usize, usize),
+    /// More became durable than a group: everybody has to look.
+    pub(crate) moved: bool,
     /// The background thread waits for the tail.
     pub(crate) blocked: bool,
     /// Tasks that wait, by the LSN that they wait for and a token of their own.
@@ -246,6 +261,10 @@ impl Shared {
             removal_step_bytes: options.removal_step_bytes,
             gate: Mutex::new(gate),
             turned: Condvar::new(),
+            groups: (Condvar::new(), Condvar::new()),
+            wait_policy: options.wait_policy,
+            turns: AtomicU64::new(0),
+            durable: AtomicU64::new(0),
             wanted: Condvar::new(),
             filling: Condvar::new(),
             trim_wanted: Condvar::new(),
@@ -281,7 +300,7 @@ impl Shared {
     pub(crate) fn enqueue(&self, batch: Batch<'_>, sync: bool) -> Result<LsnRange> {
         let bytes = self.check(batch)?;
         let mut gate = self.gate();
-        let mut full_since = None;
+        let mut has_waited = false;
         loop {
             gate.check_append(batch)?;
             if gate.rolling {
@@ -291,12 +310,11 @@ impl Shared {
                 gate = behind;
                 rolled?;
             } else if !gate.may_buffer(bytes, self.buffer_bytes_max) {
-                full_since = full_since.or_else(|| Some(now()));
+                gate.stats.count_wait(!std::mem::replace(&mut has_waited, true));
+                let since = now();
                 gate = if gate.tail.is_some() { self.lead(gate, false) } else { self.wait(gate) };
+                gate.stats.count_wait_time(now().saturating_sub(since));
             } else {
-                if let Some(since) = full_since {
-                    gate.stats.count_wait(now().saturating_sub(since));
-                }
                 return Ok(self.take_in(&mut gate, batch, sync));
             }
         }

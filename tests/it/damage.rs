@@ -3,8 +3,14 @@
 //! The library and the reference reader look at the same bytes; what must be said of them is in
 //! the files, or follows from which bytes a sync had promised.
 
+mod corpus;
+mod fields;
 mod flips;
 mod golden;
+mod pieces;
+pub(crate) mod seal;
+mod sound;
+mod splice;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -26,7 +32,7 @@ fn data(kind: &str) -> PathBuf {
 pub(crate) fn images(kind: &str) -> Vec<(String, Image)> {
     let entries = fs::read_dir(data(kind)).unwrap();
     let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
-    paths.sort();
+    paths.sort_by_key(|path| path.file_stem().map(ToOwned::to_owned));
     let name = |path: &PathBuf| path.file_stem().unwrap().to_str().unwrap().to_owned();
     paths
         .iter()
@@ -107,6 +113,47 @@ pub(crate) fn sized<T>(release: T, change: T, small: T) -> T {
         (true, true) => release,
         (true, false) => change,
         (false, _) => small,
+    }
+}
+
+/// How many damaged logs got which verdict.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    clean: u64,
+    degraded: u64,
+    torn: u64,
+    corrupt: u64,
+    unsupported: u64,
+    absent: u64,
+}
+
+impl Counts {
+    fn of(finding: &Finding) -> Self {
+        let mut counts = Self::default();
+        *match finding.verdict {
+            Verdict::Clean if finding.degraded => &mut counts.degraded,
+            Verdict::Clean => &mut counts.clean,
+            Verdict::Torn => &mut counts.torn,
+            Verdict::Corrupt => &mut counts.corrupt,
+            Verdict::Unsupported => &mut counts.unsupported,
+            Verdict::Absent => &mut counts.absent,
+        } = 1;
+        counts
+    }
+
+    fn plus(self, other: Self) -> Self {
+        Self {
+            clean: self.clean + other.clean,
+            degraded: self.degraded + other.degraded,
+            torn: self.torn + other.torn,
+            corrupt: self.corrupt + other.corrupt,
+            unsupported: self.unsupported + other.unsupported,
+            absent: self.absent + other.absent,
+        }
+    }
+
+    const fn all(&self) -> u64 {
+        self.clean + self.degraded + self.torn + self.corrupt + self.unsupported + self.absent
     }
 }
 

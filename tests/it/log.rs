@@ -1,8 +1,11 @@
 //! The log through its public API: what each call promises, alone and beside others.
 
 mod concurrent;
+mod counts;
+mod fill;
 mod front;
 mod index;
+mod reading;
 mod rebuild;
 pub(crate) mod watch;
 

@@ -305,13 +305,16 @@ fn fills() -> Vec<Workload> {
                 vec![Op::Space(None), half(), half()],
             ],
         ),
-        with(
+        named(
             "failed sync of a filled tail",
-            vec![
-                vec![synced(9), buffered(2000), Op::Flush, Op::FailSync, Op::Fill, Op::Sync],
-                vec![synced(5), Op::Kill, synced(700), Op::Fill, Op::FailSync, Op::Fill],
-                vec![Op::Evict, synced(700)],
-            ],
+            [900, 2000, 5000]
+                .into_iter()
+                .flat_map(|len| {
+                    let caught = [synced(9), buffered(len), Op::Flush, Op::FailSync, Op::Fill];
+                    caught.into_iter().chain([Op::Sync, synced(5), Op::Kill])
+                })
+                .chain([synced(700), Op::Fill, Op::FailSync, Op::Fill, Op::Evict, synced(700)])
+                .collect(),
         ),
         with(
             "failed fill of a spare",
