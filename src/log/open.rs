@@ -211,7 +211,10 @@ fn prove(path: &Path, options: &Options, survey: Survey) -> Result<(Arc<dyn IoFi
         return Ok((file, survey));
     }
     evict(0)?;
-    let survey = judge(path, options)?;
+    let survey = survey.look_at_tail_again(&*options.io, options.check)?;
+    if let Some(damage) = survey.damage() {
+        return Err(damage.to_error());
+    }
     let (segment, judged) = tail_of(path, &survey)?;
     if survey.last > survey.proven {
         rewrite(&*file, segment, &judged.entries, survey.proven)?;

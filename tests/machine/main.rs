@@ -20,5 +20,7 @@ mod failing;
 #[path = "../it/figures.rs"]
 mod figures;
 mod ledger;
+mod limits;
+mod owner;
 mod power;
 mod seam;

@@ -38,6 +38,11 @@ impl Seam {
         Self { io: FsIo::new(), lie, counts: Arc::default() }
     }
 
+    /// Calls until here.
+    pub(crate) fn counts(&self) -> Counts {
+        self.counts.lock().unwrap().clone()
+    }
+
     fn count(&self, call: &'static str) {
         *self.counts.lock().unwrap().entry(call).or_default() += 1;
     }
