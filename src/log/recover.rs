@@ -218,7 +218,7 @@ impl Survey {
         };
         for facts in self.refused.extract_if(.., is_leftover) {
             let others = [FindingKind::Spare, FindingKind::Stray];
-        self.findings.retain(|f| f.path != facts.path && !others.contains(&f.kind));
+            self.findings.retain(|f| f.path != facts.path && !others.contains(&f.kind));
             self.leftovers.push(facts);
         }
     }

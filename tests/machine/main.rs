@@ -21,6 +21,8 @@ mod failing;
 mod figures;
 mod ledger;
 mod limits;
+#[cfg(feature = "cli")]
+mod outside;
 mod owner;
 mod power;
 mod seam;

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use oncelog::io::fs::FsIo;
-use oncelog::io::{DirEntry, EntryKind, Io, IoFile, OpenHow};
+use oncelog::io::{Blocks, DirEntry, EntryKind, Io, IoFile, OpenHow};
 
 /// A call that says that it did what it did not do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +83,11 @@ impl Io for Seam {
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         self.count("sync_dir");
         self.io.sync_dir(dir)
+    }
+
+    fn blocks(&self, dir: &Path) -> io::Result<Blocks> {
+        self.count("blocks");
+        self.io.blocks(dir)
     }
 
     fn random(&self, buf: &mut [u8]) -> io::Result<()> {
