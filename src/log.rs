@@ -22,6 +22,9 @@ mod recover;
 mod report;
 mod roll;
 mod scan;
+#[cfg(any(loom, shuttle))]
+#[cfg(test)]
+mod schedules;
 mod survey;
 mod tail;
 mod verify;

@@ -59,6 +59,10 @@ pub enum Bug {
     UnknownIsRefusal = 23,
     /// A refusal does not give up the reservation.
     ReservationLeaked = 24,
+    /// A sync counts for what was appended while it ran.
+    SyncCoversLater = 25,
+    /// One of those that wait for a sync is woken, whoever they are.
+    OneWoken = 26,
 }
 
 impl Bug {
@@ -93,6 +97,9 @@ impl Bug {
         Self::UnknownIsRefusal,
         Self::ReservationLeaked,
     ];
+
+    /// Bugs that need two threads to show.
+    pub const SCHEDULES: [Self; 2] = [Self::SyncCoversLater, Self::OneWoken];
 }
 
 static ACTIVE: AtomicU32 = AtomicU32::new(0);
@@ -109,6 +116,6 @@ pub fn is_active(bug: Bug) -> bool {
 }
 
 fn number(bug: Bug) -> u32 {
-    let mut known = Bug::LOG.iter().chain(&Bug::BROADCAST);
+    let mut known = Bug::LOG.iter().chain(&Bug::BROADCAST).chain(&Bug::SCHEDULES);
     known.position(|&b| b == bug).and_then(|i| u32::try_from(i).ok()).map_or(0, |i| i + 1)
 }

@@ -76,6 +76,10 @@ impl Shared {
                 gate.written = upto;
                 if sync {
                     gate.durable = upto;
+                    #[cfg(planted)]
+                    if crate::planted::is_active(crate::planted::Bug::SyncCoversLater) {
+                        gate.durable = gate.mark();
+                    }
                 }
             }
             #[cfg(planted)]
@@ -88,6 +92,13 @@ impl Shared {
     /// Wakes everybody who may go on, without the lock, and locks again.
     pub(crate) fn settle<'a>(&'a self, mut gate: Guard<'a>) -> Guard<'a> {
         if gate.waiting > 0 {
+            #[cfg(planted)]
+            if crate::planted::is_active(crate::planted::Bug::OneWoken) {
+                self.turned.notify_one();
+            } else {
+                self.turned.notify_all();
+            }
+            #[cfg(not(planted))]
             self.turned.notify_all();
         }
         if gate.blocked || (gate.parked && gate.slot_is_due()) {
