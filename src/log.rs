@@ -33,6 +33,9 @@ mod report;
 mod retention;
 mod roll;
 mod scan;
+#[cfg(any(loom, shuttle))]
+#[cfg(test)]
+mod schedules;
 mod seek;
 mod spare;
 mod stats;
