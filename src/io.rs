@@ -211,6 +211,17 @@ pub trait IoFile: fmt::Debug + Send + Sync {
     /// `UnexpectedEof` when the file is shorter, else what the system says.
     fn map(&self, len: u64) -> io::Result<Bytes>;
 
+    /// Drops what the system holds of the first `len` bytes in its cache, so that they are read from
+    /// the disk again. What is still to be written, and what cannot be dropped, stays; without effect
+    /// where there is no cache.
+    ///
+    /// # Errors
+    ///
+    /// What the system says, except that it cannot do this.
+    fn evict(&self, _len: u64) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Reads until `buf` is full or the file ends, and says how much was read.
     ///
     /// # Errors

@@ -6,6 +6,7 @@
 #![expect(clippy::disallowed_methods, reason = "this is what the others go through")]
 
 use std::fs::{self, File};
+use std::num::NonZeroU64;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::{io, iter};
 
 use bytes::Bytes;
-use rustix::fs::{FallocateFlags, OFlags};
+use rustix::fs::{Advice, FallocateFlags, OFlags};
 use rustix::io::Errno;
 
 use super::map::map_file;
@@ -173,6 +174,15 @@ impl IoFile for FsFile {
         }
     }
 
+    fn evict(&self, len: u64) -> io::Result<()> {
+        // posix_fadvise(2): without a length it is the whole file, and no length is negative.
+        let len = NonZeroU64::new(len).filter(|len| i64::try_from(len.get()).is_ok());
+        match rustix::fs::fadvise(&self.file, 0, len, Advice::DontNeed) {
+            Ok(()) | Err(Errno::NOSYS | Errno::INVAL | Errno::SPIPE) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
     fn map(&self, len: u64) -> io::Result<Bytes> {
         map_file(&self.file, len)
     }
@@ -299,6 +309,19 @@ mod tests {
         let mut buf = [0; 4];
         assert_eq!(file.read_full_at(&mut buf, 0).unwrap(), 4);
         assert_eq!(&buf, b"abc\0");
+    }
+
+    #[test]
+    fn what_was_written_is_there_behind_an_eviction() {
+        let (dir, io) = fresh();
+        let file = io.open(&dir.path().join("a"), OpenHow::CreateNew).unwrap();
+        for (offset, len) in [(0, 12_288), (20_000, 1), (30_000, u64::MAX), (0, 0)] {
+            file.write_all_at(b"abc", offset).unwrap();
+            file.evict(len).unwrap();
+            let mut buf = [0; 3];
+            assert_eq!(file.read_full_at(&mut buf, offset).unwrap(), 3);
+            assert_eq!(&buf, b"abc");
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use oncelog_format::limits::{FRAMES_OFFSET, SEGMENT_BYTES_MAX};
@@ -20,7 +21,7 @@ use super::roll::next_size;
 use super::scan::{Tally, Window};
 use super::spare::Spare;
 use super::stats::LogStats;
-use super::survey::{Segment, Survey, TailState};
+use super::survey::{self, Segment, Survey, TailState};
 use super::tail::{Mark, Tail};
 use super::writer::{Gate, SegmentRef, Shared, now};
 use crate::error::{Error, ErrorKind, Result};
@@ -132,16 +133,8 @@ fn resume(
     lock: DirLock,
     survey: Survey,
 ) -> Result<(Shared, RecoveryReport)> {
-    let io = &*options.io;
-    let Some((segment, judged)) = survey.last_segment() else {
-        return Err(Error::new(ErrorKind::Corrupt, "the log has no tail").at_path(path));
-    };
-    let file = io
-        .open(&segment.facts.path, OpenHow::ReadWrite)
-        .map_err(|e| Error::io("cannot open the segment", &segment.facts.path, e))?;
-    if survey.last > survey.proven {
-        rewrite(&*file, segment, &judged.entries, survey.proven)?;
-    }
+    let (file, survey) = prove(path, options, survey)?;
+    let (segment, judged) = tail_of(path, &survey)?;
     let slot = segment.facts.newest_slot();
     let tail = Tail {
         file,
@@ -161,7 +154,7 @@ fn resume(
     let refs = survey.segments.iter().map(SegmentRef::of).collect();
     let mut gate = gate(tail, end, tally, refs);
     gate.number_max = survey.number_max;
-    gate.fill.plan = Plan::of(options.fill, io, path);
+    gate.fill.plan = Plan::of(options.fill, &*options.io, path);
     (gate.oldest, gate.degraded) = (survey.oldest, survey.degraded());
     gate.slot_lsn = slot.map_or(0, |slot| slot.durable_lsn);
     gate.must_roll = judged.bare || judged.state != TailState::Clean;
@@ -193,6 +186,33 @@ fn resume(
     }
     shared.release_leftovers()?;
     Ok((shared, report))
+}
+
+/// The tail, opened, with no record in it that is not durable.
+fn prove(path: &Path, options: &Options, survey: Survey) -> Result<(Arc<dyn IoFile>, Survey)> {
+    let tail = &tail_of(path, &survey)?.0.facts.path;
+    let file = options.io.open(tail, OpenHow::ReadWrite);
+    let file = file.map_err(|e| Error::io("cannot open the segment", tail, e))?;
+    if survey.last <= survey.proven {
+        return Ok((file, survey));
+    }
+    // What a failed sync left in the cache is no record of the disk. It must not only be written
+    // again: ext4 takes a block that it failed to write for written as long as it is cached, and
+    // after a later write and sync, both of which return well, the disk still says that it is not.
+    // The description is older than this, so that its sync tells of all that is not dropped.
+    let dropped = file.evict(u64::MAX);
+    dropped.map_err(|e| Error::io("cannot drop the segment from the cache", tail, e))?;
+    let survey = judge(path, options)?;
+    let (segment, judged) = tail_of(path, &survey)?;
+    if survey.last > survey.proven {
+        rewrite(&*file, segment, &judged.entries, survey.proven)?;
+    }
+    Ok((file, survey))
+}
+
+fn tail_of<'a>(path: &Path, survey: &'a Survey) -> Result<(&'a Segment, &'a survey::Tail)> {
+    let none = || Error::new(ErrorKind::Corrupt, "the log has no tail").at_path(path);
+    survey.last_segment().ok_or_else(none)
 }
 
 impl SegmentRef {

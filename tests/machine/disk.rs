@@ -37,7 +37,17 @@ pub(crate) struct Kind {
 pub(crate) const EXT4: Kind = Kind {
     name: "ext4",
     fs: "ext4",
-    mkfs: &["mkfs.ext4", "-q", "-F", "-b", "4096", "-J", "size=4", "-E", "lazy_itable_init=0"],
+    mkfs: &[
+        "mkfs.ext4",
+        "-q",
+        "-F",
+        "-b",
+        "4096",
+        "-J",
+        "size=4",
+        "-E",
+        "nodiscard,lazy_itable_init=0",
+    ],
     image_bytes: 64 << 20,
     options: &["data=ordered", "data=writeback", "data=journal", "nodelalloc"],
 };
@@ -46,7 +56,17 @@ pub(crate) const EXT4: Kind = Kind {
 pub(crate) const EXT4_SMALL: Kind = Kind {
     name: "ext4 with blocks of 1 KiB",
     fs: "ext4",
-    mkfs: &["mkfs.ext4", "-q", "-F", "-b", "1024", "-J", "size=4", "-E", "lazy_itable_init=0"],
+    mkfs: &[
+        "mkfs.ext4",
+        "-q",
+        "-F",
+        "-b",
+        "1024",
+        "-J",
+        "size=4",
+        "-E",
+        "nodiscard,lazy_itable_init=0",
+    ],
     ..EXT4
 };
 
@@ -97,11 +117,16 @@ impl Stage {
         mount("tmpfs", &dir, "tmpfs", MountFlags::empty(), &*size).unwrap();
         Self { dir }
     }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
 }
 
 /// A mounted image.
 pub(crate) struct Disk {
     kind: Kind,
+    image: PathBuf,
     mount_point: PathBuf,
     device: PathBuf,
     /// Keeps the device while nothing is mounted; it detaches itself with its last user.
@@ -110,18 +135,20 @@ pub(crate) struct Disk {
 }
 
 impl Disk {
-    /// Makes an image and mounts it.
+    /// Makes the one image of a stage and mounts it.
     pub(crate) fn make(stage: &Stage, kind: Kind) -> Self {
         let image = stage.dir.join("image");
         File::create(&image).unwrap().set_len(kind.image_bytes).unwrap();
-        run(Command::new(kind.mkfs[0]).args(&kind.mkfs[1..]).arg(&image));
+        // mke2fs(8) zeroes its journal by holes otherwise, for which a full disk has no room.
+        let mut mkfs = Command::new(kind.mkfs[0]);
+        run(mkfs.args(&kind.mkfs[1..]).arg(&image).env("UNIX_IO_NOZEROOUT", "1"));
         let mount_point = stage.dir.join("mounted");
-        fs::create_dir(&mount_point).unwrap();
+        fs::create_dir_all(&mount_point).unwrap();
         let mut by_loop = Command::new("mount");
         run(by_loop.args(["-t", kind.fs, "-o", "loop"]).arg(&image).arg(&mount_point));
         let device = device_of(&mount_point);
         let open_device = File::open(&device).unwrap();
-        Self { kind, mount_point, device, open_device, mounted: true }
+        Self { kind, image, mount_point, device, open_device, mounted: true }
     }
 
     /// The root of the mounted file system.
@@ -132,6 +159,17 @@ impl Disk {
     /// Cuts the power of the file system.
     pub(crate) fn cut(&self, cut: Cut) {
         shutdown(&File::open(&self.mount_point).unwrap(), cut);
+    }
+
+    /// Has the device take one page at a time. A loop device answers a write of which its file took
+    /// a part as if it had taken all: a device that lies, of which nothing can be asked. One page is
+    /// taken or refused.
+    pub(crate) fn by_page(&self) -> PageByPage {
+        let name = self.device.file_name().unwrap();
+        let path = Path::new("/sys/block").join(name).join("queue/max_sectors_kb");
+        let before = fs::read_to_string(&path).unwrap();
+        fs::write(&path, "4").unwrap();
+        PageByPage { path, before }
     }
 
     /// Unmounts, which drops what is in the cache.
@@ -151,6 +189,18 @@ impl Disk {
     }
 }
 
+/// Gives the device its own limit again when dropped: it outlives the image.
+pub(crate) struct PageByPage {
+    path: PathBuf,
+    before: String,
+}
+
+impl Drop for PageByPage {
+    fn drop(&mut self) {
+        fs::write(&self.path, self.before.trim()).unwrap();
+    }
+}
+
 impl Drop for Disk {
     fn drop(&mut self) {
         // Also while a test fails; then something may hold a file, and the namespace ends with
@@ -158,6 +208,7 @@ impl Drop for Disk {
         if self.mounted && unmount(&self.mount_point, UnmountFlags::DETACH).is_err() {
             println!("{} stays mounted in its namespace", self.mount_point.display());
         }
+        fs::remove_file(&self.image).unwrap();
     }
 }
 

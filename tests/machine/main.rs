@@ -16,7 +16,9 @@
 
 mod child;
 mod disk;
+mod failing;
 #[path = "../it/figures.rs"]
 mod figures;
 mod ledger;
 mod power;
+mod seam;

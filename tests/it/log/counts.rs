@@ -112,9 +112,12 @@ fn groups_of_many_threads_are_one_write_and_one_sync_each() {
             |event: &&Event| matches!(event, Event::Write { offset, .. } if *offset >= 12_288);
         let writes = events.iter().filter(is_frames).count() as u64;
         let syncs = events.iter().filter(|event| **event == Event::Sync).count() as u64;
-        assert_eq!((stats.records, stats.groups, stats.syncs), (400, writes, writes));
+        // What waits for 10 ms, because the system held its threads back, is written by the log's
+        // own thread: the next sync covers it.
+        assert_eq!((stats.records, stats.groups), (400, writes));
+        assert!(stats.syncs <= writes, "{} syncs of {writes} groups", stats.syncs);
         // The slot of a moment without appends may be synced beside them.
-        assert!(syncs >= writes && syncs <= 2 * writes, "{syncs} syncs of {writes} groups");
+        assert!((stats.syncs..=2 * writes).contains(&syncs), "{syncs} syncs of {writes} groups");
         assert_eq!(log.durable_lsn(), Some(lsn(400)));
     }
     check(WaitPolicy::Park);
