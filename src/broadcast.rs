@@ -46,8 +46,7 @@ mod worker;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use oncelog_format::control::{Body, ClockRebase, WindowAccepted};
@@ -55,6 +54,8 @@ use oncelog_format::control::{Body, ClockRebase, WindowAccepted};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lsn::Lsn;
 use crate::store::Store;
+use crate::sync::thread::{self, JoinHandle};
+use crate::sync::{Condvar, Mutex};
 
 use self::catalogue::check_policy;
 use self::core::{Copy, Core, Inner};
@@ -105,7 +106,7 @@ impl Handle {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
         for thread in threads.drain(..) {
             // A callback that drops the last handle runs on one of them.
-            if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
+            if thread.thread().id() != thread::current().id() && thread.join().is_err() {
                 tracing::error!("a thread of the broadcaster panicked");
             }
         }
@@ -178,7 +179,7 @@ impl Broadcaster {
         let mut threads = self.handle.threads.lock().unwrap_or_else(PoisonError::into_inner);
         let mut spawn = |name: &str, body: fn(&Arc<Inner>)| {
             let inner = Arc::clone(inner);
-            let builder = std::thread::Builder::new().name(name.to_owned());
+            let builder = thread::Builder::new().name(name.to_owned());
             let thread = builder.spawn(move || body(&inner));
             let thread = thread.map_err(|e| {
                 Error::new(ErrorKind::Io, "a thread could not be started").with_source(e)

@@ -8,24 +8,33 @@
 //! It does not know what a record means, and it retries nothing.
 
 mod background;
+mod backward;
 mod behind;
+mod cursor;
 mod cursors;
 pub(crate) mod dir;
 mod end;
 pub(crate) mod facts;
+mod fill;
 mod finding;
 pub(crate) mod front;
 mod group;
+mod live;
 mod open;
 mod options;
+mod pending;
 mod pins;
 mod reader;
+mod rebuild;
 mod recover;
 mod remove;
 mod report;
 mod retention;
 mod roll;
 mod scan;
+mod seek;
+mod spare;
+mod stats;
 mod survey;
 mod tail;
 mod trimmer;
@@ -35,24 +44,31 @@ mod walk;
 mod writer;
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 pub use self::cursors::Cursor;
+use self::fill::Plan;
 pub use self::finding::{Finding, FindingKind, Severity};
-pub use self::group::Pending;
-pub use self::options::{Batch, Check, CreateMode, Durability, Options, RecordKind};
+use self::live::{Live, Reach};
+pub use self::options::{
+    Batch, Check, CreateMode, Durability, Fill, Options, RecordKind, WaitPolicy,
+};
+pub use self::pending::{Durable, Pending};
 pub use self::pins::{Holder, HolderKind, Pin};
+use self::reader::Source;
 pub use self::reader::{Reader, Record};
 pub use self::report::{RecoveryReport, TornEnd};
 pub use self::retention::{Retention, Trimmed};
+pub use self::stats::LogStats;
 use self::trimmer::Trimmer;
 pub use self::verify::VerifySummary;
 pub use self::view::{LogView, SegmentInfo};
 use self::writer::Shared;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lsn::{Lsn, LsnRange};
+use crate::sync::thread::{self, JoinHandle};
+use crate::sync::{Mutex, MutexGuard};
 
 /// A log that is open for appending. Clones share it.
 ///
@@ -82,7 +98,8 @@ pub struct Log {
 #[derive(Debug)]
 struct Handle {
     shared: Arc<Shared>,
-    background: Mutex<Option<JoinHandle<()>>>,
+    /// The one that writes what was buffered, and the one that fills.
+    threads: Mutex<Vec<JoinHandle<()>>>,
     trimmer: Mutex<Trimmer>,
 }
 
@@ -105,18 +122,17 @@ impl Log {
     pub fn open(dir: impl AsRef<Path>, options: &Options) -> Result<(Self, RecoveryReport)> {
         let (shared, report) = open::open(dir.as_ref(), options)?;
         let shared = Arc::new(shared);
-        let mut background = None;
+        let handle = Handle {
+            shared: Arc::clone(&shared),
+            threads: Mutex::default(),
+            trimmer: Mutex::default(),
+        };
         if options.background {
-            let shared = Arc::clone(&shared);
-            let started = thread::Builder::new()
-                .name("oncelog".to_owned())
-                .spawn(move || background::run(&shared));
-            let started =
-                started.map_err(|e| Error::io("cannot start the log's thread", dir.as_ref(), e))?;
-            background = Some(started);
+            handle.start("oncelog", background::run)?;
+            if shared.gate().fill.plan != Plan::Nothing {
+                handle.start("oncelog-fill", fill::run)?;
+            }
         }
-        let (background, trimmer) = (Mutex::new(background), Mutex::default());
-        let handle = Handle { shared, background, trimmer };
         if !options.retention.is_everything() || !report.leftovers.is_empty() {
             handle.start_trimmer();
         }
@@ -255,6 +271,21 @@ impl Log {
     ///
     /// `Trimmed` below the oldest LSN, which the error carries. `Closed`.
     pub fn reader(&self, from: Lsn) -> Result<Reader> {
+        self.reader_of(from, Reach::Durable)
+    }
+
+    /// As [`Log::reader`], and on through what is written and not yet durable:
+    /// [`Record::durable`] says what is. A power loss may take those records, and a later open of
+    /// the log then gives their LSNs to others. What is in the log's buffer is not read.
+    ///
+    /// # Errors
+    ///
+    /// As [`Log::reader`].
+    pub fn reader_written(&self, from: Lsn) -> Result<Reader> {
+        self.reader_of(from, Reach::Written)
+    }
+
+    fn reader_of(&self, from: Lsn, reach: Reach) -> Result<Reader> {
         let shared = &self.handle.shared;
         let gate = shared.gate();
         if gate.closed {
@@ -263,8 +294,22 @@ impl Log {
         if from.get() < gate.oldest {
             return Err(reader::trimmed(gate.oldest));
         }
-        let source: Arc<dyn reader::Source> = Arc::<Shared>::clone(shared);
+        let source: Arc<dyn Source> = Arc::new(Live { shared: Arc::clone(shared), reach });
         Ok(Reader::new(source, from.get()))
+    }
+
+    /// The LSN of the first durable record of a time or later, in milliseconds since 1970-01-01
+    /// UTC; the one behind the durable LSN where all are older. Times never decrease in a log, so
+    /// that every record behind it is of that time or later, too. Reads a small part of one
+    /// segment.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` where damage stands in between; `Closed`; `Io`.
+    pub fn seek_time(&self, time_ms: u64) -> Result<Lsn> {
+        let shared = Arc::clone(&self.handle.shared);
+        let source: Arc<dyn Source> = Arc::new(Live { shared, reach: Reach::Durable });
+        seek::first_at(&source, time_ms).map(Lsn::at_least_first)
     }
 
     /// Drops the records below `oldest`, which may be the next LSN at most: all of them, or none
@@ -315,6 +360,22 @@ impl Log {
         self.handle.close()
     }
 
+    /// What the log has done since it was opened.
+    #[must_use]
+    pub fn stats(&self) -> LogStats {
+        self.handle.shared.gate().stats
+    }
+
+    /// Takes one step of filling ahead, as the log's thread does; false when there is none to take.
+    ///
+    /// # Errors
+    ///
+    /// `Poisoned`, `Closed`. A refusal to fill is none.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn fill_step(&self) -> Result<bool> {
+        self.handle.shared.fill_step()
+    }
+
     /// Writes a slot that states the durable LSN, as a log does after 10 ms without an append.
     ///
     /// # Errors
@@ -329,21 +390,42 @@ impl Log {
     }
 }
 
+#[cfg(any(test, feature = "testing"))]
+impl Log {
+    /// Rebuilds one degraded segment, as an idle log does; false when there was none.
+    #[must_use]
+    pub fn rebuild_step(&self) -> bool {
+        let shared = &self.handle.shared;
+        let gate = shared.gate();
+        let any = !gate.degraded.is_empty();
+        drop(shared.rebuild_next(gate));
+        any
+    }
+}
+
 impl Handle {
+    fn start(&self, name: &str, run: fn(&Arc<Shared>)) -> Result<()> {
+        let shared = Arc::clone(&self.shared);
+        let started = thread::Builder::new().name(name.to_owned()).spawn(move || run(&shared));
+        let dir = &self.shared.dir;
+        lock(&self.threads)
+            .push(started.map_err(|e| Error::io("cannot start the log's threads", dir, e))?);
+        Ok(())
+    }
+
     fn close(&self) -> Result<()> {
         let closed = self.shared.close();
         if closed.as_ref().is_err_and(|e| e.kind() == ErrorKind::Closed) {
             return closed; // by another clone, which may be at it
         }
-        let background = lock(&self.background).take();
-        // A waker that the background thread calls may own the last clone: it cannot wait for
-        // itself, and has no I/O under way then.
-        if let Some(background) = background
-            && background.thread().id() != thread::current().id()
-            && background.join().is_err()
-        {
-            tracing::error!("the log's thread panicked");
+        // A waker that one of the threads calls may own the last clone: it cannot wait for itself,
+        // and has no I/O under way then.
+        for thread in std::mem::take(&mut *lock(&self.threads)) {
+            if thread.thread().id() != thread::current().id() && thread.join().is_err() {
+                tracing::error!("a thread of the log panicked");
+            }
         }
+        self.shared.remove_spare();
         self.end_trimmer();
         drop(self.shared.cursor_file());
         // Only here: every write has returned.
@@ -363,6 +445,6 @@ impl Drop for Handle {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,9 @@
 //! Bugs to order, for tests of the tests: compiled only with `--cfg planted`.
 //!
-//! One bug is active at a time, in the whole process. Where it acts, the code asks [`is_active`].
+//! One bug is active at a time, in the whole process or on one thread. Where it acts, the code asks
+//! [`is_active`].
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A known mistake.
@@ -36,9 +38,9 @@ pub enum Bug {
     /// After a refusal for space in a group, its offset and LSNs are used again.
     OffsetReused = 12,
     /// A cursor is acknowledged before its sync.
-    CursorBeforeSync = 25,
+    CursorBeforeSync = 27,
     /// Trims do not look for pins and cursors.
-    PinIgnored = 26,
+    PinIgnored = 28,
     /// The time of a tombstone starts again when the store is opened.
     TombstoneReset = 13,
     /// The fingerprint of a retry is not compared once the original is done.
@@ -63,11 +65,15 @@ pub enum Bug {
     UnknownIsRefusal = 23,
     /// A refusal does not give up the reservation.
     ReservationLeaked = 24,
+    /// A window is filled although frames have come there.
+    FillerOvertakes = 25,
+    /// The filler syncs through the writers' description and keeps a failure to itself.
+    SyncErrorTaken = 26,
 }
 
 impl Bug {
     /// The bugs of the log.
-    pub const LOG: [Self; 14] = [
+    pub const LOG: [Self; 16] = [
         Self::NoDirSync,
         Self::AckBeforeSync,
         Self::AppendBehindTorn,
@@ -82,6 +88,8 @@ impl Bug {
         Self::OffsetReused,
         Self::CursorBeforeSync,
         Self::PinIgnored,
+        Self::FillerOvertakes,
+        Self::SyncErrorTaken,
     ];
 
     /// The bugs of the broadcaster.
@@ -103,15 +111,26 @@ impl Bug {
 
 static ACTIVE: AtomicU32 = AtomicU32::new(0);
 
-/// Makes `bug` the active one.
+thread_local! {
+    static HERE: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Makes `bug` the active one, on every thread.
 pub fn plant(bug: Bug) {
     ACTIVE.store(number(bug), Ordering::SeqCst);
+}
+
+/// Makes `bug` the active one on this thread: for a log without a background thread, so that other
+/// tests may run beside it.
+pub fn plant_here(bug: Bug) {
+    HERE.set(number(bug));
 }
 
 /// True while `bug` is the active one.
 #[must_use]
 pub fn is_active(bug: Bug) -> bool {
-    ACTIVE.load(Ordering::SeqCst) == number(bug)
+    let number = number(bug);
+    ACTIVE.load(Ordering::SeqCst) == number || HERE.get() == number
 }
 
 fn number(bug: Bug) -> u32 {

@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use oncelog_format::control::ControlRecord;
 use oncelog_format::lock::LOCK_CONTENT_LEN;
@@ -23,6 +23,7 @@ use crate::io::{DirEntry, EntryKind, Io, OpenHow};
 use crate::log::dir::{DirLock, make_named, sync_dir, sync_parent, sync_parent_if_allowed};
 use crate::log::{CreateMode, Log, Options, Record, RecordKind, RecoveryReport};
 use crate::lsn::Lsn;
+use crate::sync::Mutex;
 
 /// The control log, below the store's directory.
 pub(crate) const CONTROL: &str = "control";

@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Duration;
 
 use oncelog_format::control::{Accepted, Body, ControlRecord, Outcome};
@@ -31,6 +31,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::log::{Batch, Pending, RecordKind};
 use crate::lsn::Lsn;
 use crate::store::Store;
+use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// What all threads share.
 #[derive(Debug)]

@@ -122,6 +122,7 @@ impl Shared {
         while gate.rolling {
             gate = self.wait(gate);
         }
+        gate = self.wait_unfilled(gate);
         let (mut gate, tail) = self.take_tail(gate);
         let group = std::mem::take(&mut gate.queue);
         let (from, upto) = (gate.written.offset, gate.mark());

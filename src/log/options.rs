@@ -30,6 +30,8 @@ pub struct Options {
     pub(crate) buffer_bytes_max: u64,
     pub(crate) create: CreateMode,
     pub(crate) check: Check,
+    pub(crate) fill: Fill,
+    pub(crate) wait_policy: WaitPolicy,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) io: Arc<dyn Io>,
     pub(crate) background: bool,
@@ -49,6 +51,8 @@ impl Options {
             buffer_bytes_max: BUFFER_BYTES_MAX,
             create: CreateMode::Never,
             check: Check::Tail,
+            fill: Fill::Auto,
+            wait_policy: WaitPolicy::Park,
             clock: Arc::new(SystemClock::new()),
             io: Arc::new(FsIo::new()),
             background: true,
@@ -100,6 +104,20 @@ impl Options {
     #[must_use]
     pub fn check(mut self, check: Check) -> Self {
         self.check = check;
+        self
+    }
+
+    /// What is done to segments before records come there.
+    #[must_use]
+    pub fn fill(mut self, fill: Fill) -> Self {
+        self.fill = fill;
+        self
+    }
+
+    /// How a thread waits for the sync that another one is at.
+    #[must_use]
+    pub fn wait_policy(mut self, policy: WaitPolicy) -> Self {
+        self.wait_policy = policy;
         self
     }
 
@@ -207,6 +225,42 @@ pub enum Check {
     Tail,
     /// Every frame of every segment.
     Full,
+}
+
+/// What is done ahead, in the background, to the segments that records will come to.
+///
+/// On disk it makes no difference but zeros behind the last record, and one file of the next size
+/// beside the segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Fill {
+    /// [`Fill::Zero`] where blocks that are written again stay where they are (ext4, XFS),
+    /// [`Fill::None`] where they move (btrfs, ZFS and others that copy on write), and
+    /// [`Fill::Allocate`] everywhere else: in memory, on a network, on an overlay.
+    #[default]
+    Auto,
+    /// The next segment is made when the last one is half full, its blocks are taken, and both are
+    /// filled with zeros: a sync of a record then writes its blocks and no metadata. Each byte is
+    /// written twice.
+    Zero,
+    /// The next segment is made when the last one is half full, and its blocks are taken: no append
+    /// waits for that, and a full disk refuses appends before it meets a record.
+    Allocate,
+    /// A segment is made when the first record needs it, and takes blocks as it grows. A disk that
+    /// fills up under a record poisons the log.
+    None,
+}
+
+/// How a thread waits for the sync that another thread is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum WaitPolicy {
+    /// It sleeps until it is woken.
+    #[default]
+    Park,
+    /// It yields its processor to others for as long as a fast disk takes, and sleeps then. Many
+    /// writers reach twice as many records so, and keep their processors busy.
+    Yield,
 }
 
 /// When an append returns.

@@ -1,8 +1,12 @@
 //! The log through its public API: what each call promises, alone and beside others.
 
 mod concurrent;
+mod counts;
+mod fill;
 mod front;
 mod index;
+mod reading;
+mod rebuild;
 pub(crate) mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -52,7 +56,7 @@ fn names(dir: &Path) -> BTreeSet<String> {
     entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-fn segments(dir: &Path) -> Vec<PathBuf> {
+pub(crate) fn segments(dir: &Path) -> Vec<PathBuf> {
     let names = names(dir).into_iter().filter(|name| name.ends_with(".seg"));
     names.map(|name| dir.join(name)).collect()
 }

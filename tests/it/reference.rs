@@ -11,7 +11,7 @@ pub(crate) mod forge;
 mod rows;
 mod tail;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tail::Around;
 
@@ -81,6 +81,8 @@ pub(crate) struct Finding {
     /// The kept records from the oldest LSN on; up to the damage when the log is corrupt.
     pub(crate) records: Vec<Kept>,
     pub(crate) corrupt: Option<Place>,
+    /// The offset behind the last valid frame before the damage; rows @M and @N.
+    pub(crate) corrupt_at: Option<u64>,
     pub(crate) torn: Option<TornRange>,
 }
 
@@ -95,6 +97,7 @@ impl Finding {
             last: 0,
             records: Vec::new(),
             corrupt: None,
+            corrupt_at: None,
             torn: None,
         }
     }
@@ -222,6 +225,25 @@ pub(crate) fn judge(files: &[(String, Vec<u8>)], lock_bytes: Option<&[u8]>) -> F
         finding.degrade('Y');
     }
     finding
+}
+
+/// Every record that stands whole in a file, also one that was trimmed, by its LSN; for logs that
+/// are sound.
+pub(crate) fn every_record(files: &[(String, Vec<u8>)]) -> BTreeMap<u64, Kept> {
+    let mut finding = Finding::empty();
+    for (name, file) in files {
+        let (Some(name), (HeaderState::Valid(header), from_copy)) =
+            (Name::parse(name), header_of(file))
+        else {
+            continue;
+        };
+        let slots = slots_of(file, &header);
+        let segment = Segment { file, name, header, from_copy, slots };
+        let (frames, cut) = segment.frames(None);
+        finding.keep(&segment, &frames);
+        finding.keep(&segment, &cut);
+    }
+    finding.records.into_iter().map(|record| (record.lsn, record)).collect()
 }
 
 /// Judges one segment without its log: rows @D to @F and @N to @V.
@@ -365,17 +387,18 @@ fn judge_slots(segment: &Segment<'_>, finding: &mut Finding) {
 
 /// Rows @K to @M; the answer is the first LSN that is missing.
 fn judge_sealed(segment: &Segment<'_>, limit: u64, finding: &mut Finding) -> Option<u64> {
-    let (frames, _) = segment.frames(Some(limit));
+    let (frames, cut) = segment.frames(Some(limit));
     finding.keep(segment, &frames);
     let next = frames.last().map_or(segment.header.first_lsn, |frame| frame.lsn.saturating_add(1));
     if let Some(last) = next.checked_sub(1) {
         finding.last = last;
         finding.proven = last;
     }
+    let end = frames.last().map_or(FRAMES_AT, |frame| frame.end);
     if next < limit {
+        finding.corrupt_at = Some(wide(cut.last().map_or(end, |frame| frame.end)));
         return Some(next);
     }
-    let end = frames.last().map_or(FRAMES_AT, |frame| frame.end);
     let found: Option<Footer> = footer(segment.file, &segment.header);
     if found.is_none_or(|found| found != footer_of(&segment.header, &frames, &found)) {
         finding.add('K');
