@@ -4,7 +4,7 @@
 //! before the batch is handed over it gives up the scope, the slots and the locks, once. From the
 //! hand-over on they belong to the task.
 
-use std::sync::{Arc, Condvar};
+use std::sync::Arc;
 use std::time::Duration;
 
 use oncelog_format::control::{Accepted, Body, DropCause, Dropped, JobLink, PchannelEnd};
@@ -23,6 +23,7 @@ use super::window::{Admission as Room, Reserved};
 use super::worker;
 use crate::clock::Clock;
 use crate::error::Result;
+use crate::sync::Condvar;
 
 /// What the first critical section says.
 enum Looked<'a> {

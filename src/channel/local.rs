@@ -5,7 +5,7 @@
 //! and only for a moment, so that readers never wait for appenders.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use oncelog_format::EncodeError;
@@ -20,6 +20,7 @@ use crate::clock::{Clock, LogTime};
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::{Batch, CreateMode, Log, Options, Pending, Reader, RecordKind, RecoveryReport};
 use crate::lsn::Lsn;
+use crate::sync::{Mutex, MutexGuard};
 
 /// A pchannel on a log in a local directory.
 #[derive(Debug)]

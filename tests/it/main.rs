@@ -38,6 +38,7 @@ mod log;
 mod model;
 mod recovery;
 mod reference;
+mod retention;
 #[cfg(feature = "cli")]
 mod store_damage;
 mod tidy;

@@ -292,10 +292,24 @@ fn read_segments<'a>(
         return stop_at('D', name);
     }
     let mut segments = Vec::new();
+    let mut headless = Vec::new();
     for (name, file, (state, from_copy)) in states {
-        let HeaderState::Valid(header) = state else { return stop_at('E', &name) };
+        let HeaderState::Valid(header) = state else {
+            headless.push(name);
+            continue;
+        };
         let slots = slots_of(file, &header);
         segments.push(Segment { file, name, header, from_copy, slots });
+    }
+    let oldest = oldest_of(&segments);
+    for name in &headless {
+        let is_behind = |segment: &Segment<'_>| {
+            segment.header.number > name.number && segment.header.first_lsn <= oldest
+        };
+        if !segments.iter().any(is_behind) {
+            return stop_at('E', name);
+        }
+        finding.add('I');
     }
     if segments.iter().any(|segment| segment.from_copy) {
         finding.degrade('F');
@@ -320,12 +334,7 @@ fn read_segments<'a>(
 
 /// Rows @I to @M; then the tail.
 fn judge_segments(segments: &[Segment<'_>], has_uuid: bool, mut finding: Finding) -> Finding {
-    finding.oldest = segments
-        .iter()
-        .flat_map(Segment::valid_slots)
-        .map(|slot| slot.oldest_lsn)
-        .max()
-        .unwrap_or(1);
+    finding.oldest = oldest_of(segments);
     let successors = segments.iter().skip(1);
     let leftover_count =
         successors.take_while(|successor| successor.header.first_lsn <= finding.oldest).count();
@@ -351,6 +360,12 @@ fn judge_segments(segments: &[Segment<'_>], has_uuid: bool, mut finding: Finding
     }
     let trimmed = finding.oldest.saturating_sub(1);
     tail::judge_tail(tail, Around { has_uuid, trimmed }, finding)
+}
+
+/// The oldest LSN.
+fn oldest_of(segments: &[Segment<'_>]) -> u64 {
+    let slots = segments.iter().flat_map(Segment::valid_slots);
+    slots.map(|slot| slot.oldest_lsn).max().unwrap_or(1)
 }
 
 /// Row @V.

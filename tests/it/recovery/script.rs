@@ -12,6 +12,7 @@
 //! open, open never, open full                                  slot S INDEX FIELD VALUE
 //! ls                  names and lengths                        at MS       what the clock shows
 //! kind 128 3x100      as append, of a kind                     file 2 PATH one of a kind, from a file
+//! ls                  names and lengths                        step        of a removal
 //! ```
 //!
 //! `S` is the place of a segment in the order of names, from 0, or `tail`. `AT` is an offset, `@7`
@@ -106,6 +107,7 @@ impl Script {
                 let lsn = Lsn::new(number(lsn)?).ok_or("LSN 0")?;
                 self.log()?.trim(lsn).map_err(text)?;
             }
+            ["step"] => drop(self.log()?.remove_step().map_err(text)?),
             ["flush"] => self.log()?.flush().map_err(text)?,
             ["sync"] => self.log()?.sync().map(drop).map_err(text)?,
             ["idle"] => self.log()?.write_idle_slot().map_err(text)?,
@@ -191,6 +193,7 @@ impl Script {
         let options = Options::new()
             .segment_bytes_max(SEGMENT_BYTES)
             .background(false)
+            .removal_step_bytes(32_768)
             .create(create)
             .check(check)
             .clock(Arc::<Hand>::clone(&self.clock))

@@ -1,0 +1,18 @@
+//! Locks, condition variables and threads of the log and of the broadcaster.
+//!
+//! They are those of std. Only in a test build with `--cfg loom` or `--cfg shuttle` they are those
+//! of a checker, which decides at each of their calls who runs next, and so plays the schedules of
+//! the real code one by one (`scripts/schedules`).
+//!
+//! What decides no order stays std's everywhere: `Arc`, which in loom holds no trait object, and
+//! counters that nobody waits for.
+
+#[cfg(not(all(test, any(loom, shuttle))))]
+pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
+#[cfg(not(all(test, any(loom, shuttle))))]
+pub(crate) use std::thread;
+
+#[cfg(all(test, any(loom, shuttle)))]
+mod checked;
+#[cfg(all(test, any(loom, shuttle)))]
+pub(crate) use self::checked::{Condvar, Mutex, MutexGuard, now, restart_time, thread};
