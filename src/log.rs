@@ -31,6 +31,7 @@ mod remove;
 mod report;
 mod retention;
 mod roll;
+pub(crate) mod rows;
 mod scan;
 mod seek;
 mod spare;
