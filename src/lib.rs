@@ -45,6 +45,14 @@ pub mod testing {
         CallKind, Dice, EDQUOT, EINTR, EIO, EMFILE, ENOSPC, EROFS, Fault, Which, is_stopped,
     };
     pub use crate::io::mem::{Machine, MemIo, Unsynced, survivors};
+
+    /// The decision table of SPEC section 12 as recovery asks it, for tests that walk it.
+    pub mod rows {
+        pub use crate::log::rows::{
+            End, Ending, FooterFound, FooterTaken, Head, HeaderFound, Identity, Row, of_begin,
+            of_directory, of_end, of_head, of_leftover, of_order, of_sealed,
+        };
+    }
 }
 pub use crate::place::{Place, PlaceKind};
 pub use crate::store::{Store, StoreOptions, StoreReport};

@@ -33,6 +33,7 @@ mod remove;
 mod report;
 mod retention;
 mod roll;
+pub(crate) mod rows;
 mod scan;
 #[cfg(any(loom, shuttle))]
 #[cfg(test)]
