@@ -65,6 +65,10 @@ pub enum Bug {
     FillerOvertakes = 25,
     /// The filler syncs through the writers' description and keeps a failure to itself.
     SyncErrorTaken = 26,
+    /// An unfinished backup does not say so.
+    BackupUnmarked = 41,
+    /// A subscription goes on behind what retention dropped, and tells nobody.
+    GapUntold = 42,
 }
 
 impl Bug {
@@ -85,6 +89,9 @@ impl Bug {
         Self::FillerOvertakes,
         Self::SyncErrorTaken,
     ];
+
+    /// The bugs of readers and backups.
+    pub const READING: [Self; 2] = [Self::BackupUnmarked, Self::GapUntold];
 
     /// The bugs of the broadcaster.
     pub const BROADCAST: [Self; 12] = [
@@ -128,6 +135,6 @@ pub fn is_active(bug: Bug) -> bool {
 }
 
 fn number(bug: Bug) -> u32 {
-    let mut known = Bug::LOG.iter().chain(&Bug::BROADCAST);
+    let mut known = Bug::LOG.iter().chain(&Bug::BROADCAST).chain(&Bug::READING);
     known.position(|&b| b == bug).and_then(|i| u32::try_from(i).ok()).map_or(0, |i| i + 1)
 }
