@@ -81,6 +81,10 @@ pub enum Bug {
     SyncCoversLater = 201,
     /// One of those that wait for a sync is woken, whoever they are.
     OneWoken = 202,
+    /// An unfinished backup does not say so.
+    BackupUnmarked = 41,
+    /// A subscription goes on behind what retention dropped, and tells nobody.
+    GapUntold = 42,
 }
 
 impl Bug {
@@ -103,6 +107,9 @@ impl Bug {
         Self::CursorBeforeSync,
         Self::PinIgnored,
     ];
+
+    /// The bugs of readers and backups.
+    pub const READING: [Self; 2] = [Self::BackupUnmarked, Self::GapUntold];
 
     /// The bugs of the broadcaster.
     pub const BROADCAST: [Self; 12] = [
@@ -153,6 +160,6 @@ pub fn is_active(bug: Bug) -> bool {
 
 fn number(bug: Bug) -> u32 {
     let known = Bug::LOG.iter().chain(&Bug::BROADCAST).chain(&Bug::RAFT);
-    let mut known = known.chain(&Bug::SCHEDULES);
+    let mut known = known.chain(&Bug::SCHEDULES).chain(&Bug::READING);
     known.position(|&b| b == bug).and_then(|i| u32::try_from(i).ok()).map_or(0, |i| i + 1)
 }
