@@ -38,9 +38,9 @@ pub enum Bug {
     /// After a refusal for space in a group, its offset and LSNs are used again.
     OffsetReused = 12,
     /// A cursor is acknowledged before its sync.
-    CursorBeforeSync = 25,
+    CursorBeforeSync = 27,
     /// Trims do not look for pins and cursors.
-    PinIgnored = 26,
+    PinIgnored = 28,
     /// The time of a tombstone starts again when the store is opened.
     TombstoneReset = 13,
     /// The fingerprint of a retry is not compared once the original is done.

@@ -90,6 +90,12 @@ impl Survey {
     }
 
     fn judge_lock(&mut self, lock: LockFacts) -> Result<()> {
+        if let Some((at, found)) = lock.damage() {
+            // @C
+            let path = self.dir.join(LOCK_NAME);
+            let damaged = Finding::new(FindingKind::LockDamaged, Severity::Corrupt, &path);
+            self.findings.push(damaged.at_offset(at).saying("zeros or an identity", found));
+        }
         match lock {
             // @A: when there is no segment either, there is no log.
             LockFacts::NoIdentity => {}
@@ -106,13 +112,7 @@ impl Survey {
                 let what = "the directory holds a store, not a log";
                 return Err(Error::new(ErrorKind::InvalidInput, what).at_path(&self.dir));
             }
-            LockFacts::Damaged(e) => {
-                // @C
-                let path = self.dir.join(LOCK_NAME);
-                let damaged = Finding::new(FindingKind::LockDamaged, Severity::Corrupt, &path);
-                let damaged = damaged.at_offset(offset_of(e.at));
-                self.findings.push(damaged.saying("zeros or an identity", e.to_string()));
-            }
+            LockFacts::Unfinished | LockFacts::Damaged(_) => {}
         }
         Ok(())
     }
