@@ -27,6 +27,9 @@ pub enum ErrorKind {
     StoreFull,
     /// The records asked for were dropped by retention: start at the LSN that the error carries.
     Trimmed,
+    /// A trim would drop records that somebody holds: trim up to the LSN that the error carries, or
+    /// have the holder go on.
+    Pinned,
     /// Larger than a stated limit.
     Limit,
     /// Another process, or another handle of this one, owns the directory.
@@ -65,6 +68,7 @@ impl ErrorKind {
             Self::WindowFull => "window_full",
             Self::StoreFull => "store_full",
             Self::Trimmed => "trimmed",
+            Self::Pinned => "pinned",
             Self::Limit => "limit",
             Self::Busy => "busy",
             Self::Recovering => "recovering",
@@ -233,6 +237,7 @@ impl Error {
         match self.0.kind {
             ErrorKind::WindowFull
             | ErrorKind::StoreFull
+            | ErrorKind::Pinned
             | ErrorKind::Busy
             | ErrorKind::Recovering
             | ErrorKind::InFlight

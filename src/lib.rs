@@ -7,6 +7,9 @@
 //! runtime; [`Log::append_async`] and [`broadcast::Broadcaster::submit_async`] are the front for
 //! tasks of tokio, whose threads never wait for a disk.
 
+#[cfg(not(unix))]
+compile_error!("oncelog runs on Unix: it needs flock, positioned I/O and synced directories");
+
 pub mod broadcast;
 pub mod channel;
 mod clock;
@@ -25,8 +28,9 @@ mod sync;
 pub use crate::clock::{Clock, ClockLimits, LogTime, SystemClock};
 pub use crate::error::{Error, ErrorKind, Result};
 pub use crate::log::{
-    Batch, Check, CreateMode, Durability, Finding, FindingKind, Log, LogView, Options, Pending,
-    Reader, Record, RecordKind, RecoveryReport, SegmentInfo, Severity, TornEnd, VerifySummary,
+    Batch, Check, CreateMode, Durability, Durable, Fill, Finding, FindingKind, Holder, HolderKind,
+    Log, LogStats, LogView, Options, Pending, Pin, Reader, Record, RecordKind, RecoveryReport,
+    Retention, SegmentInfo, Severity, TornEnd, Trimmed, VerifySummary, WaitPolicy,
 };
 pub use crate::lsn::{Lsn, LsnRange, SegmentId};
 

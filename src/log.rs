@@ -8,25 +8,38 @@
 //! It does not know what a record means, and it retries nothing.
 
 mod background;
+mod backward;
 mod behind;
+mod cursor;
 pub(crate) mod dir;
 mod end;
 pub(crate) mod facts;
+mod fill;
 mod finding;
 pub(crate) mod front;
 mod group;
+mod live;
 mod open;
 mod options;
+mod pending;
+mod pins;
 mod reader;
+mod rebuild;
 mod recover;
+mod remove;
 mod report;
+mod retention;
 mod roll;
 mod scan;
 #[cfg(any(loom, shuttle))]
 #[cfg(test)]
 mod schedules;
+mod seek;
+mod spare;
+mod stats;
 mod survey;
 mod tail;
+mod trimmer;
 mod verify;
 mod view;
 mod walk;
@@ -36,11 +49,20 @@ use std::path::Path;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use self::fill::Plan;
 pub use self::finding::{Finding, FindingKind, Severity};
-pub use self::group::Pending;
-pub use self::options::{Batch, Check, CreateMode, Durability, Options, RecordKind};
+use self::live::{Live, Reach};
+pub use self::options::{
+    Batch, Check, CreateMode, Durability, Fill, Options, RecordKind, WaitPolicy,
+};
+pub use self::pending::{Durable, Pending};
+pub use self::pins::{Holder, HolderKind, Pin};
+use self::reader::Source;
 pub use self::reader::{Reader, Record};
 pub use self::report::{RecoveryReport, TornEnd};
+pub use self::retention::{Retention, Trimmed};
+pub use self::stats::LogStats;
+use self::trimmer::Trimmer;
 pub use self::verify::VerifySummary;
 pub use self::view::{LogView, SegmentInfo};
 use self::writer::Shared;
@@ -77,7 +99,9 @@ pub struct Log {
 #[derive(Debug)]
 struct Handle {
     shared: Arc<Shared>,
-    background: Mutex<Option<JoinHandle<()>>>,
+    /// The one that writes what was buffered, and the one that fills.
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    trimmer: Mutex<Trimmer>,
 }
 
 impl Log {
@@ -99,17 +123,20 @@ impl Log {
     pub fn open(dir: impl AsRef<Path>, options: &Options) -> Result<(Self, RecoveryReport)> {
         let (shared, report) = open::open(dir.as_ref(), options)?;
         let shared = Arc::new(shared);
-        let mut background = None;
+        let handle = Handle {
+            shared: Arc::clone(&shared),
+            threads: Mutex::default(),
+            trimmer: Mutex::default(),
+        };
         if options.background {
-            let shared = Arc::clone(&shared);
-            let started = thread::Builder::new()
-                .name("oncelog".to_owned())
-                .spawn(move || background::run(&shared));
-            let started =
-                started.map_err(|e| Error::io("cannot start the log's thread", dir.as_ref(), e))?;
-            background = Some(started);
+            handle.start("oncelog", background::run)?;
+            if shared.gate().fill.plan != Plan::Nothing {
+                handle.start("oncelog-fill", fill::run)?;
+            }
         }
-        let handle = Handle { shared, background: Mutex::new(background) };
+        if !options.retention.is_everything() || !report.leftovers.is_empty() {
+            handle.start_trimmer();
+        }
         Ok((Self { handle: Arc::new(handle) }, report))
     }
 
@@ -245,6 +272,21 @@ impl Log {
     ///
     /// `Trimmed` below the oldest LSN, which the error carries. `Closed`.
     pub fn reader(&self, from: Lsn) -> Result<Reader> {
+        self.reader_of(from, Reach::Durable)
+    }
+
+    /// As [`Log::reader`], and on through what is written and not yet durable:
+    /// [`Record::durable`] says what is. A power loss may take those records, and a later open of
+    /// the log then gives their LSNs to others. What is in the log's buffer is not read.
+    ///
+    /// # Errors
+    ///
+    /// As [`Log::reader`].
+    pub fn reader_written(&self, from: Lsn) -> Result<Reader> {
+        self.reader_of(from, Reach::Written)
+    }
+
+    fn reader_of(&self, from: Lsn, reach: Reach) -> Result<Reader> {
         let shared = &self.handle.shared;
         let gate = shared.gate();
         if gate.closed {
@@ -253,25 +295,54 @@ impl Log {
         if from.get() < gate.oldest {
             return Err(reader::trimmed(gate.oldest));
         }
-        let source: Arc<dyn reader::Source> = Arc::<Shared>::clone(shared);
+        let source: Arc<dyn Source> = Arc::new(Live { shared: Arc::clone(shared), reach });
         Ok(Reader::new(source, from.get()))
     }
 
-    /// Drops the records below `oldest`, which may be the next LSN at most. Segments that hold no
-    /// other record go. No reader that is made from here on serves a record below `oldest`, whether
-    /// or not its bytes stay; one that is within a segment reads that to its end.
+    /// The LSN of the first durable record of a time or later, in milliseconds since 1970-01-01
+    /// UTC; the one behind the durable LSN where all are older. Times never decrease in a log, so
+    /// that every record behind it is of that time or later, too. Reads a small part of one
+    /// segment.
     ///
     /// # Errors
     ///
-    /// `InvalidInput` above the next LSN; `StoreFull` when there is no space to say so, and nothing
-    /// goes; `Io` when a segment could not be removed: the trim holds, and a later one tries again;
-    /// `Poisoned`, `Closed`.
+    /// `Corrupt` where damage stands in between; `Closed`; `Io`.
+    pub fn seek_time(&self, time_ms: u64) -> Result<Lsn> {
+        let shared = Arc::clone(&self.handle.shared);
+        let source: Arc<dyn Source> = Arc::new(Live { shared, reach: Reach::Durable });
+        seek::first_at(&source, time_ms).map(Lsn::at_least_first)
+    }
+
+    /// Drops the records below `oldest`, which may be the next LSN at most: all of them, or none
+    /// where somebody holds one. Segments that hold no other record leave the log, and their files
+    /// go in the background. No reader that is made from here on serves a record below `oldest`,
+    /// whether or not its bytes stay; one that is within a segment reads that to its end.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` above the next LSN; `Pinned` when a record below `oldest` is held, with the
+    /// LSN up to which a trim may go; `StoreFull` when there is no space to say so, and nothing
+    /// goes; `Poisoned`, `Closed`. That a file could not be removed is no error: it is tried again
+    /// at the next trim, and told by [`Log::why_not_trimmed`].
     ///
     /// # Durability
     ///
-    /// The oldest LSN, before a segment goes.
+    /// The oldest LSN, before a file goes.
     pub fn trim(&self, oldest: Lsn) -> Result<()> {
-        self.handle.shared.trim(oldest.get())
+        self.handle.start_trimmer();
+        self.handle.shared.trim(oldest.get()).map(drop)
+    }
+
+    /// Takes one step in removing the files of trimmed segments, as a thread of the log does; says
+    /// whether there was one to take.
+    ///
+    /// # Errors
+    ///
+    /// `Poisoned`, `Closed`.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn remove_step(&self) -> Result<bool> {
+        self.handle.shared.gate().check_open()?;
+        Ok(self.handle.shared.remove_step())
     }
 
     /// Syncs what was appended, and releases the directory before it returns, whatever happens.
@@ -290,6 +361,22 @@ impl Log {
         self.handle.close()
     }
 
+    /// What the log has done since it was opened.
+    #[must_use]
+    pub fn stats(&self) -> LogStats {
+        self.handle.shared.gate().stats
+    }
+
+    /// Takes one step of filling ahead, as the log's thread does; false when there is none to take.
+    ///
+    /// # Errors
+    ///
+    /// `Poisoned`, `Closed`. A refusal to fill is none.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn fill_step(&self) -> Result<bool> {
+        self.handle.shared.fill_step()
+    }
+
     /// Writes a slot that states the durable LSN, as a log does after 10 ms without an append.
     ///
     /// # Errors
@@ -304,21 +391,43 @@ impl Log {
     }
 }
 
+#[cfg(any(test, feature = "testing"))]
+impl Log {
+    /// Rebuilds one degraded segment, as an idle log does; false when there was none.
+    #[must_use]
+    pub fn rebuild_step(&self) -> bool {
+        let shared = &self.handle.shared;
+        let gate = shared.gate();
+        let any = !gate.degraded.is_empty();
+        drop(shared.rebuild_next(gate));
+        any
+    }
+}
+
 impl Handle {
+    fn start(&self, name: &str, run: fn(&Arc<Shared>)) -> Result<()> {
+        let shared = Arc::clone(&self.shared);
+        let started = thread::Builder::new().name(name.to_owned()).spawn(move || run(&shared));
+        let dir = &self.shared.dir;
+        lock(&self.threads)
+            .push(started.map_err(|e| Error::io("cannot start the log's threads", dir, e))?);
+        Ok(())
+    }
+
     fn close(&self) -> Result<()> {
         let closed = self.shared.close();
         if closed.as_ref().is_err_and(|e| e.kind() == ErrorKind::Closed) {
             return closed; // by another clone, which may be at it
         }
-        let background = lock(&self.background).take();
-        // A waker that the background thread calls may own the last clone: it cannot wait for
-        // itself, and has no I/O under way then.
-        if let Some(background) = background
-            && background.thread().id() != thread::current().id()
-            && background.join().is_err()
-        {
-            tracing::error!("the log's thread panicked");
+        // A waker that one of the threads calls may own the last clone: it cannot wait for itself,
+        // and has no I/O under way then.
+        for thread in std::mem::take(&mut *lock(&self.threads)) {
+            if thread.thread().id() != thread::current().id() && thread.join().is_err() {
+                tracing::error!("a thread of the log panicked");
+            }
         }
+        self.shared.remove_spare();
+        self.end_trimmer();
         // Only here: every write has returned.
         drop(lock(&self.shared.lock).take());
         closed

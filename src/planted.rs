@@ -1,7 +1,9 @@
 //! Bugs to order, for tests of the tests: compiled only with `--cfg planted`.
 //!
-//! One bug is active at a time, in the whole process. Where it acts, the code asks [`is_active`].
+//! One bug is active at a time, in the whole process or on one thread. Where it acts, the code asks
+//! [`is_active`].
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A known mistake.
@@ -59,15 +61,19 @@ pub enum Bug {
     UnknownIsRefusal = 23,
     /// A refusal does not give up the reservation.
     ReservationLeaked = 24,
+    /// A window is filled although frames have come there.
+    FillerOvertakes = 25,
+    /// The filler syncs through the writers' description and keeps a failure to itself.
+    SyncErrorTaken = 26,
     /// A sync counts for what was appended while it ran.
-    SyncCoversLater = 25,
-    /// One of those that wait for a sync is woken, whoever they are.
-    OneWoken = 26,
+    SyncCoversLater = 27,
+    /// Of those whom a sync covers one is woken.
+    OneWoken = 28,
 }
 
 impl Bug {
     /// The bugs of the log.
-    pub const LOG: [Self; 12] = [
+    pub const LOG: [Self; 14] = [
         Self::NoDirSync,
         Self::AckBeforeSync,
         Self::AppendBehindTorn,
@@ -80,6 +86,8 @@ impl Bug {
         Self::TrimUnlinksFirst,
         Self::SyncRetried,
         Self::OffsetReused,
+        Self::FillerOvertakes,
+        Self::SyncErrorTaken,
     ];
 
     /// The bugs of the broadcaster.
@@ -104,15 +112,26 @@ impl Bug {
 
 static ACTIVE: AtomicU32 = AtomicU32::new(0);
 
-/// Makes `bug` the active one.
+thread_local! {
+    static HERE: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Makes `bug` the active one, on every thread.
 pub fn plant(bug: Bug) {
     ACTIVE.store(number(bug), Ordering::SeqCst);
+}
+
+/// Makes `bug` the active one on this thread: for a log without a background thread, so that other
+/// tests may run beside it.
+pub fn plant_here(bug: Bug) {
+    HERE.set(number(bug));
 }
 
 /// True while `bug` is the active one.
 #[must_use]
 pub fn is_active(bug: Bug) -> bool {
-    ACTIVE.load(Ordering::SeqCst) == number(bug)
+    let number = number(bug);
+    ACTIVE.load(Ordering::SeqCst) == number || HERE.get() == number
 }
 
 fn number(bug: Bug) -> u32 {

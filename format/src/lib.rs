@@ -37,7 +37,7 @@ pub mod wire;
 
 pub use crate::error::{DecodeError, DecodeErrorKind, EncodeError, EncodeErrorKind};
 pub use crate::footer::{Footer, FooterEntry};
-pub use crate::frame::{FrameHeader, Place, decode_frame, encode_frame, frame_len};
+pub use crate::frame::{FrameHeader, Place, decode_frame, decode_payload, encode_frame, frame_len};
 pub use crate::lock::{Owner, decode_lock, encode_lock};
 pub use crate::message::{Message, Properties, Property};
 pub use crate::segment::{SegmentHeader, Slot, Uuid, parse_segment_name, segment_name};

@@ -9,6 +9,7 @@
 //! it. It does **not** model time, permissions or links, and never reorders what it was told to
 //! sync.
 
+mod image;
 mod loss;
 mod machine;
 mod node;
@@ -23,9 +24,10 @@ use std::{fmt, io};
 
 use bytes::Bytes;
 
+use self::image::to_u64;
 pub use self::loss::{Unsynced, survivors};
 pub use self::machine::Machine;
-use self::node::{Ino, to_u64};
+use self::node::Ino;
 use super::fault::{self, CallKind, Dice, Fault, Faults, Which};
 use super::{DirEntry, EntryKind, Io, IoFile, OpenHow};
 
@@ -309,7 +311,7 @@ impl IoFile for MemFile {
         if let Some(Fault::Error(number)) = fault {
             if number != fault::EINTR {
                 // Without a count, any begin of it may be there: nothing, all, or up to a sector.
-                let sector = usize::try_from(node::SECTOR).unwrap_or(1);
+                let sector = usize::try_from(image::SECTOR).unwrap_or(1);
                 let cut = dice.index(buf.len() / sector + 2).saturating_mul(sector);
                 let part = buf.get(..cut).unwrap_or(buf);
                 drop(machine.write(self.ino, part, offset));

@@ -18,6 +18,7 @@ enum Work {
     Write,
     Sync,
     Slot,
+    Rebuild,
     /// Nothing before so much time has passed.
     Rest(Duration),
     /// Nothing until somebody calls.
@@ -54,6 +55,7 @@ pub(crate) fn run(shared: &Arc<Shared>) {
             Work::Write => shared.lead(gate, false),
             Work::Sync => shared.lead(gate, true),
             Work::Slot => shared.write_idle_slot(gate),
+            Work::Rebuild => shared.rebuild_next(gate),
         };
     }
 }
@@ -85,7 +87,7 @@ fn next(gate: &Gate, now: Duration, since: Duration) -> Work {
         let time = left(since);
         return if time.is_zero() { Work::Slot } else { Work::Rest(time) };
     }
-    Work::Park
+    if gate.degraded.is_empty() { Work::Park } else { Work::Rebuild }
 }
 
 impl Shared {

@@ -175,6 +175,16 @@ impl SegmentFacts {
     }
 }
 
+/// The oldest LSN that the segments of a log state at this moment. Files that go meanwhile, and what
+/// cannot be read, say nothing.
+pub(crate) fn oldest_stated(io: &dyn Io, dir: &Path, uuid: Option<Uuid>) -> u64 {
+    let names = Listing::read(io, dir).unwrap_or_default().segments;
+    let read = |name: &String| SegmentFacts::read(io, &dir.join(name)).ok();
+    let ours = |facts: &SegmentFacts| facts.header.is_ok_and(|h| uuid.is_none_or(|u| u == h.uuid));
+    let oldest = |facts: SegmentFacts| facts.valid_slots().map(|slot| slot.oldest_lsn).max();
+    names.iter().filter_map(read).filter(ours).filter_map(oldest).max().unwrap_or(1)
+}
+
 fn is_unsupported(e: &DecodeError) -> bool {
     matches!(e.kind, DecodeErrorKind::Unsupported { .. })
 }

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use tokio::runtime::Handle as Runtime;
 
 use super::Log;
-use super::group::{Awaited, Pending};
 use super::options::{Batch, Durability, RecordKind};
+use super::pending::{Durable, Pending};
 use super::writer::Shared;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lsn::{Lsn, LsnRange};
@@ -77,6 +77,20 @@ impl Log {
         if sync { Pending::new(Arc::clone(shared), lsns).await } else { Ok(lsns) }
     }
 
+    /// The durable LSN, once it is at least `lsn`. The record need not have been appended yet, and
+    /// this syncs nothing itself. Needs no runtime.
+    ///
+    /// # Errors
+    ///
+    /// Resolves to `Poisoned` or `Closed`: it will not come.
+    ///
+    /// # Cancellation
+    ///
+    /// Dropping it changes nothing.
+    pub fn durable(&self, lsn: Lsn) -> Durable {
+        Durable::new(Arc::clone(&self.handle.shared), lsn.get())
+    }
+
     /// Waits until the durable LSN is at least `lsn`, as [`Log::wait_durable`] does. The record
     /// need not have been appended yet, and this syncs nothing itself: a task that follows the log
     /// waits so for what it reads next. Needs no runtime.
@@ -89,7 +103,7 @@ impl Log {
     ///
     /// Dropping it changes nothing.
     pub async fn wait_durable_async(&self, lsn: Lsn) -> Result<()> {
-        Awaited::new(Arc::clone(&self.handle.shared), lsn.get()).await
+        self.durable(lsn).await.map(drop)
     }
 
     /// Makes everything that was appended before the first poll durable, as [`Log::sync`] does.

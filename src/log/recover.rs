@@ -161,12 +161,15 @@ impl Survey {
     }
 
     fn leave_out_leftovers(&mut self) {
+        self.leave_out_headless();
         // @I: first LSNs ascend, so leftovers come first.
         let firsts = self.segments.iter().skip(1).map(|next| next.header.first_lsn);
         let count = firsts.take_while(|&first| first <= self.oldest).count();
-        for segment in self.segments.drain(..count) {
-            self.findings.push(segment.finding(FindingKind::Leftover, Severity::Info));
-            self.leftovers.push(segment.facts);
+        self.leftovers.extend(self.segments.drain(..count).map(|segment| segment.facts));
+        self.leftovers.sort_by_key(SegmentFacts::number);
+        for facts in &self.leftovers {
+            let leftover = Finding::new(FindingKind::Leftover, Severity::Info, &facts.path);
+            self.findings.push(leftover.in_segment(facts.number()));
         }
         // @J
         if let Some(first) = self.segments.first()
@@ -176,6 +179,22 @@ impl Survey {
             let expected = format!("a segment from LSN {} on", self.oldest);
             let found = format!("first LSN {}", first.header.first_lsn);
             self.findings.push(missing.at_lsn(self.oldest).saying(expected, found));
+        }
+    }
+
+    /// @E: of a file that was cut to nothing, the name alone says which segment it was. Numbers
+    /// order the segments, so it was wholly below the first LSN of any greater one.
+    fn leave_out_headless(&mut self) {
+        let oldest = self.oldest;
+        let begun = self.segments.iter().filter(|segment| segment.header.first_lsn <= oldest);
+        let Some(number) = begun.map(|segment| segment.header.number).max() else { return };
+        let is_leftover = |facts: &mut SegmentFacts| {
+            let is_below = facts.named.is_some_and(|(named, _)| named < number);
+            facts.header.is_err() && !facts.is_unsupported() && is_below
+        };
+        for facts in self.refused.extract_if(.., is_leftover) {
+            self.findings.retain(|finding| finding.path != facts.path);
+            self.leftovers.push(facts);
         }
     }
 

@@ -6,21 +6,22 @@
 //! lists the directory and reads witnesses and frames anew: a racing writer never makes `Corrupt`.
 //!
 //! It reads by pread alone, so that a bad disk is an error and never a signal, and its memory is
-//! bounded by the largest record.
+//! bounded by the largest record. What recovery reads of a sealed segment is its ends: the frames
+//! are judged while they are served, a batch at a time.
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use oncelog_format::{FrameHeader, Uuid};
+use oncelog_format::{FrameHeader, SegmentHeader, Uuid};
 
-use super::facts::{FooterFacts, Listing, SegmentFacts};
+use super::facts::{self, FooterFacts, Listing, SegmentFacts};
 use super::finding::{Finding, FindingKind, Severity};
+use super::live::last_where;
 use super::options::Check;
 use super::reader::{Located, Reader, Source, trimmed};
-use super::recover::missing;
-use super::scan::{self, Window};
+use super::seek;
 use super::survey::{Segment, Survey};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{EntryKind, Io, IoFile, OpenHow};
@@ -36,6 +37,10 @@ const LOOKS_MAX: u32 = 25;
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
 /// A read-only look at a log, or at one segment of it. Clones share it.
+///
+/// It knows two ends: up to [`LogView::proven_lsn`] a witness says that the records survive a power
+/// loss, and up to [`LogView::last_lsn`] recovery would keep them. Beside a live writer the records
+/// between the two are on their way, and after a crash they are what its last group left.
 #[derive(Clone, Debug)]
 pub struct LogView {
     seen: Arc<Seen>,
@@ -47,8 +52,14 @@ pub(crate) struct Seen {
     pub(crate) io: Arc<dyn Io>,
     pub(crate) path: PathBuf,
     pub(crate) survey: Survey,
-    /// The end of the sealed segment that was read last, whose footer alone was seen before.
-    end: Mutex<Option<(usize, u64, Option<Finding>)>>,
+}
+
+/// A look as a place to read from.
+#[derive(Debug)]
+struct Looked {
+    seen: Arc<Seen>,
+    /// Nothing above the proven LSN is served.
+    proven_only: bool,
 }
 
 /// What a view knows of a segment.
@@ -113,7 +124,7 @@ impl LogView {
 
     fn of(path: &Path, io: Arc<dyn Io>, survey: Survey) -> Self {
         let path = path.to_path_buf();
-        Self { seen: Arc::new(Seen { io, path, survey, end: Mutex::new(None) }) }
+        Self { seen: Arc::new(Seen { io, path, survey }) }
     }
 
     /// Looks at the same path again.
@@ -179,32 +190,61 @@ impl LogView {
         Lsn::at_least_first(self.seen.oldest())
     }
 
-    /// The last record that recovery would keep.
+    /// The last record that recovery would keep; what [`LogView::reader`] goes up to.
     #[must_use]
     pub fn last_lsn(&self) -> Option<Lsn> {
         Lsn::new(self.seen.survey.last).filter(|last| last.get() >= self.seen.oldest())
     }
 
-    /// The greatest LSN that a witness proves durable; above the last record in a corrupt log.
+    /// The greatest LSN that a witness proves durable, what [`LogView::reader_proven`] goes up to;
+    /// above the last record in a corrupt log.
     #[must_use]
     pub fn proven_lsn(&self) -> Option<Lsn> {
         Lsn::new(self.seen.survey.proven)
     }
 
-    /// Reads from an LSN, or from the oldest, up to the last record that recovery would keep.
-    /// Damage is an error of the reader, behind every record before it.
+    /// Reads from an LSN, or from the oldest, up to the last record that recovery would keep;
+    /// [`Record::durable`](crate::Record) says which are proven. Damage is an error of the reader,
+    /// behind every whole batch before it.
     ///
     /// # Errors
     ///
     /// `Trimmed` below the oldest LSN, which the error carries.
     pub fn reader(&self, from: Option<Lsn>) -> Result<Reader> {
+        self.reader_of(from, false)
+    }
+
+    /// As [`LogView::reader`], up to the proven durable LSN.
+    ///
+    /// # Errors
+    ///
+    /// As [`LogView::reader`].
+    pub fn reader_proven(&self, from: Option<Lsn>) -> Result<Reader> {
+        self.reader_of(from, true)
+    }
+
+    fn reader_of(&self, from: Option<Lsn>, proven_only: bool) -> Result<Reader> {
         let oldest = self.seen.oldest();
         let from = from.map_or(oldest, Lsn::get);
         if from < oldest {
             return Err(trimmed(oldest));
         }
-        let source: Arc<dyn Source> = Arc::<Seen>::clone(&self.seen);
-        Ok(Reader::new(source, from))
+        Ok(Reader::new(self.source(proven_only), from))
+    }
+
+    /// The LSN of the first record of a time or later, in milliseconds since 1970-01-01 UTC; the
+    /// one behind the last where all are older. Reads a small part of one segment.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` where damage stands in between; `Trimmed` when a writer has dropped what this look
+    /// saw; `Io`.
+    pub fn seek_time(&self, time_ms: u64) -> Result<Lsn> {
+        seek::first_at(&self.source(false), time_ms).map(Lsn::at_least_first)
+    }
+
+    fn source(&self, proven_only: bool) -> Arc<dyn Source> {
+        Arc::new(Looked { seen: Arc::clone(&self.seen), proven_only })
     }
 
     pub(crate) fn seen(&self) -> &Seen {
@@ -254,34 +294,24 @@ impl Seen {
             Err(error) => error,
         };
         if error.kind() == io::ErrorKind::NotFound
-            && let Ok(now) = look(&*self.io, &self.path)
-            && now.oldest > segment.header.first_lsn
+            && let Some(oldest) = self.is_trimmed(segment.header.first_lsn)
         {
-            return Err(trimmed(now.oldest));
+            return Err(trimmed(oldest));
         }
         Err(Error::io("cannot open the segment", path, error))
     }
 
-    /// The last record to serve from a segment, and the damage behind it. Whole batches are known
-    /// before one is served: a footer is no proof of them.
-    fn end_of(&self, at: usize, segment: &Segment) -> Result<(u64, Option<Finding>)> {
-        let file = self.open_file(segment)?;
-        let Some(next) = self.next_first(at).filter(|_| !segment.scanned) else {
-            return Ok((segment.last, None));
-        };
-        let mut known = self.end.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((known_at, last, damage)) = &*known
-            && *known_at == at
-        {
-            return Ok((*last, damage.clone()));
-        }
-        let frames = Window::new(&*file)
-            .and_then(|mut window| scan::frames(&mut window, &segment.header, Some(next)))
-            .map_err(|e| Error::io("cannot read the segment", &segment.facts.path, e))?;
-        let wanted = next.saturating_sub(1);
-        let damage = (frames.last < wanted).then(|| missing(segment, &frames, wanted));
-        *known = Some((at, frames.last, damage.clone()));
-        Ok((frames.last, damage))
+    /// What is left of the log by now, where it is less than this saw: a trim is in a slot before a
+    /// file is cut or goes, and cutting leaves the slots.
+    fn is_trimmed(&self, lsn: u64) -> Option<u64> {
+        let now = facts::oldest_stated(&*self.io, &self.survey.dir, self.survey.uuid);
+        (now > lsn).then_some(now)
+    }
+
+    /// For what looks like damage of a record, or is gone: a trim may have been faster.
+    pub(crate) fn unless_trimmed(&self, lsn: u64, is_suspect: bool) -> Result<()> {
+        let oldest = is_suspect.then(|| self.is_trimmed(lsn)).flatten();
+        oldest.map_or(Ok(()), |oldest| Err(trimmed(oldest)))
     }
 }
 
@@ -382,36 +412,88 @@ fn is_gone(error: &Error) -> bool {
         .is_some_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
-impl Source for Seen {
-    /// Up to the last record that recovery would keep; behind it, `None` or what is damaged there.
+impl Looked {
+    fn readable(&self) -> &[Segment] {
+        let survey = &self.seen.survey;
+        survey.segments.get(..survey.readable).unwrap_or_default()
+    }
+
+    /// What stands behind the last record that can be read.
+    fn behind(&self) -> Result<Option<Located>> {
+        self.seen.survey.damage().map_or(Ok(None), |damage| Err(damage.to_error()))
+    }
+}
+
+impl Source for Looked {
+    /// Up to the last record to be served; behind it, `None` or what is damaged there.
     fn locate(&self, lsn: u64) -> Result<Option<Located>> {
-        if lsn < self.oldest() {
-            return Err(trimmed(self.oldest()));
+        let (survey, oldest) = (&self.seen.survey, self.seen.oldest());
+        if lsn < oldest {
+            return Err(trimmed(oldest));
         }
-        let survey = &self.survey;
+        if lsn > self.last() {
+            return self.behind();
+        }
         let behind = survey.segments.partition_point(|segment| segment.header.first_lsn <= lsn);
         let at = behind.saturating_sub(1);
-        let readable = survey.segments.get(..survey.readable).unwrap_or_default();
-        let Some(segment) = readable.get(at) else {
-            return survey.damage().map_or(Ok(None), |damage| Err(damage.to_error()));
-        };
-        let (last, damage) = self.end_of(at, segment)?;
+        let Some(segment) = self.readable().get(at) else { return self.behind() };
+        let next = self.seen.next_first(at);
+        let judged = next.is_some() && !segment.scanned;
+        let last = next.filter(|_| judged).map_or(segment.last, |next| next.saturating_sub(1));
         if lsn > last {
-            let damage = damage.as_ref().or_else(|| survey.damage());
-            return damage.map_or(Ok(None), |damage| Err(damage.to_error()));
+            return self.behind();
         }
+        let entries = survey.tail.as_ref().filter(|_| next.is_none());
+        let entries = entries.map_or(&[][..], |tail| &tail.entries);
+        let near = last_where(entries, |entry| entry.lsn <= lsn);
         Ok(Some(Located {
-            path: segment.facts.path.clone(),
             header: segment.header,
-            last,
+            oldest,
+            last: last.min(self.last()),
+            end: if judged { u64::MAX } else { segment.end },
             durable: survey.proven,
-            near: None,
-            sealed: self.next_first(at).is_some(),
+            near: near.map(|entry| (entry.lsn, entry.offset)),
+            sealed: next.is_some(),
             map: false,
+            in_use: None,
+            judged,
+            // Row @M is about every frame: who reads all learns of damage below the oldest LSN.
+            from_first: judged && lsn == oldest,
         }))
     }
 
+    fn last(&self) -> u64 {
+        let survey = &self.seen.survey;
+        if self.proven_only { survey.proven.min(survey.last) } else { survey.last }
+    }
+
+    fn oldest(&self) -> u64 {
+        self.seen.oldest()
+    }
+
+    fn before_time(&self, time_ms: u64) -> Result<Option<(SegmentHeader, Option<u64>)>> {
+        let readable = self.readable();
+        let behind = readable.partition_point(|s| s.header.base_time_ms < time_ms);
+        let Some(segment) = behind.checked_sub(1).and_then(|i| readable.get(i)) else {
+            return Ok(None);
+        };
+        let survey = &self.seen.survey;
+        let tail = survey.tail.as_ref().filter(|_| behind == survey.segments.len());
+        let entries = tail.map_or(&[][..], |tail| &tail.entries);
+        let near = last_where(entries, |entry| entry.time_ms < time_ms);
+        Ok(Some((segment.header, near.map(|entry| entry.lsn))))
+    }
+
+    fn path(&self, header: &SegmentHeader) -> PathBuf {
+        let found = self.readable().iter().find(|segment| segment.header == *header);
+        found.map_or_else(|| self.seen.path.clone(), |segment| segment.facts.path.clone())
+    }
+
+    fn confirm(&self, lsn: u64) -> Result<()> {
+        self.seen.is_trimmed(lsn).map_or(Ok(()), |oldest| Err(trimmed(oldest)))
+    }
+
     fn io(&self) -> &dyn Io {
-        &*self.io
+        &*self.seen.io
     }
 }

@@ -50,6 +50,7 @@ fn alphabet() -> Vec<Op> {
         Op::Flush,
         Op::Trim(3),
         Op::IdleSlot,
+        Op::Fill,
         Op::Close,
         Op::Kill,
         Op::FailSync,

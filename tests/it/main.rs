@@ -23,10 +23,13 @@ mod cli_damage;
 #[cfg(feature = "cli")]
 mod cli_store;
 mod crash;
+mod damage;
 mod differential;
 #[cfg(feature = "cli")]
 mod examples;
 mod faults;
+mod figures;
+mod image;
 #[cfg(feature = "cli")]
 mod import;
 #[cfg(feature = "cli")]
@@ -35,6 +38,7 @@ mod log;
 mod model;
 mod recovery;
 mod reference;
+mod retention;
 #[cfg(feature = "cli")]
 mod store_damage;
 mod tidy;

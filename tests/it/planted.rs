@@ -1,31 +1,14 @@
-//! Each planted bug must break a promise where the crash tests look.
-//!
-//! Built by `scripts/planted` with `--cfg planted`, a test binary of its own so that it needs the
-//! library alone. Without that configuration it is empty.
-
-#![cfg(planted)]
-#![allow(
-    clippy::disallowed_methods,
-    clippy::indexing_slicing,
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::allow_attributes,
-    reason = "a test may stop, and looks at real time"
-)]
-#![allow(dead_code, reason = "what the modules share with the other binary is used there")]
-
-mod broadcast;
-mod crash;
+//! Each planted bug must break a promise where the proof looks.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use oncelog::planted::{Bug, plant};
+use oncelog::planted::{Bug, plant, plant_here};
 
-use self::crash::explore::Explorer;
-use self::crash::workload;
+use crate::crash::explore::Explorer;
+use crate::crash::workload;
+use crate::figures::figure;
 
 /// Drawn workloads among those written for a purpose.
 const DRAWN: u64 = 20;
@@ -34,7 +17,7 @@ const WAYS: [usize; 2] = [12, 3];
 
 /// The workload and the promise that it broke, or `None` when the bug survived all of them.
 fn caught(bug: Bug) -> Option<String> {
-    plant(bug);
+    plant_here(bug);
     let mut explorer = Explorer::new(WAYS);
     let found = workload::all(DRAWN).iter().find_map(|workload| {
         let played = catch_unwind(AssertUnwindSafe(|| explorer.workload(workload)));
@@ -44,7 +27,7 @@ fn caught(bug: Bug) -> Option<String> {
             Err(_) => Some(format!("{}: panic", workload.name)),
         }
     });
-    plant(Bug::None);
+    plant_here(Bug::None);
     found
 }
 
@@ -72,27 +55,30 @@ fn every_planted_bug_is_caught() {
             survivors.push(bug);
         }
     }
+    let caught = Bug::LOG.len() + Bug::BROADCAST.len() - survivors.len();
+    figure(12, "planted bugs caught", caught);
+    figure(12, "planted bugs that survive", survivors.len());
     assert!(survivors.is_empty(), "{survivors:?}");
 }
 
 /// The test that a bug of the broadcaster breaks.
 fn check_of(bug: Bug) -> fn() {
-    use broadcast::{crash, retention};
+    use crate::broadcast::{crash, retention};
     match bug {
         Bug::TombstoneReset => {
             retention::a_key_replays_until_its_instant_and_is_new_work_from_then_on
         }
         Bug::FingerprintFastPath => {
-            broadcast::another_payload_conflicts_names_the_fields_and_leaves_the_original
+            crate::broadcast::another_payload_conflicts_names_the_fields_and_leaves_the_original
         }
         Bug::ScopeWithoutOwner => retention::a_scope_that_has_a_newer_owner_stays_with_it,
         Bug::DuplicateBeforeCallback => {
-            broadcast::a_duplicate_waits_for_the_effect_and_a_deadline_says_in_flight
+            crate::broadcast::a_duplicate_waits_for_the_effect_and_a_deadline_says_in_flight
         }
-        Bug::ReservedIsAccepted => broadcast::a_reservation_is_no_acceptance,
-        Bug::LockLeaked => broadcast::a_refusal_behind_the_locks_releases_them,
+        Bug::ReservedIsAccepted => crate::broadcast::a_reservation_is_no_acceptance,
+        Bug::LockLeaked => crate::broadcast::a_refusal_behind_the_locks_releases_them,
         Bug::CopyWithoutScan => crash::a_submit_killed_at_any_point_has_one_effect_for_each_key,
-        Bug::FoundIsAcked => broadcast::consumers_acknowledge_and_a_scan_does_not,
+        Bug::FoundIsAcked => crate::broadcast::consumers_acknowledge_and_a_scan_does_not,
         Bug::EvictPromised => {
             retention::eviction_takes_the_oldest_key_without_a_promise_and_never_a_firm_one
         }
@@ -100,7 +86,7 @@ fn check_of(bug: Bug) -> fn() {
             retention::a_jump_of_the_wall_clock_expires_nothing_until_an_operator_says_so
         }
         Bug::UnknownIsRefusal => crash::a_write_that_fails_once_is_never_taken_for_a_refusal,
-        Bug::ReservationLeaked => broadcast::a_refusal_by_the_type_consumes_nothing,
+        Bug::ReservationLeaked => crate::broadcast::a_refusal_by_the_type_consumes_nothing,
         other => unreachable!("{other:?} is not a bug of the broadcaster"),
     }
 }

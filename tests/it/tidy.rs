@@ -355,8 +355,9 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
 /// Names that sources define: functions, types and the bugs that can be planted.
 fn defined() -> BTreeSet<String> {
     let mut found = BTreeSet::new();
-    let sources = ["src", "tests/it", "format/src", "format/tests"];
-    for path in sources.iter().flat_map(|dir| files(dir, &[".rs"])) {
+    for path in
+        ["src", "tests", "format/src", "format/tests"].iter().flat_map(|dir| files(dir, &[".rs"]))
+    {
         let source = read(&path);
         for line in source.lines().map(str::trim_start) {
             let words: Vec<&str> = line.split_whitespace().collect();
@@ -396,6 +397,57 @@ fn the_map_of_promises_names_what_is_there() {
         if row.is_none_or(|row| row.split(" | ").filter(|cell| cell.contains('`')).count() < 2) {
             wrong.push(format!("{promise}has no place or no test"));
         }
+    }
+    none(&wrong);
+}
+
+/// A symptom that nobody answers would look answered.
+#[test]
+fn the_table_of_failures_names_what_is_there() {
+    let text = read("docs/failures.md");
+    let defined = defined();
+    let rows: Vec<Vec<&str>> = (text.lines())
+        .filter(|line| line.starts_with("| ") && !line.starts_with("| ---"))
+        .map(|line| line.trim_matches('|').split(" | ").map(str::trim).collect())
+        .filter(|row: &Vec<&str>| row[0] != "symptom")
+        .collect();
+    let mut wrong = Vec::new();
+    for row in &rows {
+        if row.len() != 3 || row.iter().any(|cell| cell.is_empty()) {
+            wrong.push(format!("{row:?}: expected a symptom, where it was seen, and an answer"));
+        }
+        let names = row.iter().skip(2).flat_map(|cell| quoted(cell));
+        // Sentences are tests, capitals are bugs or kinds of error; words are neither.
+        for name in names.filter(|name| name.matches('_').count() > 1) {
+            if !defined.contains(name) {
+                wrong.push(format!("{}: {name} is defined nowhere", row[0]));
+            }
+        }
+        for bug in row.iter().skip(2).flat_map(|cell| cell.split("bug `").skip(1)) {
+            let bug = bug.split('`').next().unwrap_or_default();
+            if !defined.contains(bug) {
+                wrong.push(format!("{}: no bug {bug} can be planted", row[0]));
+            }
+        }
+    }
+    none(&wrong);
+    assert!(rows.len() >= 120, "{} lines", rows.len());
+}
+
+/// A target that fuzzes a copy of a parser finds nothing.
+#[test]
+fn every_fuzz_target_calls_the_library() {
+    let mut wrong = Vec::new();
+    for path in files("fuzz/fuzz_targets", &[".rs"]) {
+        let source = read(&path);
+        let name = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
+        if !source.contains(&format!("oncelog_fuzz::{name}(")) {
+            wrong.push(format!("{} does not call oncelog_fuzz::{name}", path.display()));
+        }
+    }
+    let manifest = read("fuzz/Cargo.toml");
+    if !manifest.contains("oncelog-format = { path = \"../format\" }") {
+        wrong.push("fuzz/Cargo.toml does not depend on the codec by its path".to_owned());
     }
     none(&wrong);
 }

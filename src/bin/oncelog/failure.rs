@@ -123,6 +123,7 @@ fn exit_of(kind: ErrorKind) -> Exit {
         | ErrorKind::Recovering
         | ErrorKind::OutcomeUnknown
         | ErrorKind::StoreFull
+        | ErrorKind::Pinned
         | ErrorKind::Poisoned
         | ErrorKind::Fenced
         | ErrorKind::LockTimeout

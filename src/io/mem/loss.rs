@@ -1,7 +1,7 @@
 //! Which parts of what was not synced survive a power loss: all ways when they are few, else a
 //! seeded choice that begins with the telling ones.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::machine::{Machine, Node, ROOT};
@@ -67,9 +67,9 @@ impl Machine {
                         let steps = file.unsynced_lens.iter().map(|(step, _)| *step).collect();
                         found.push(Unsynced { place: Place::Len(ino), steps });
                     }
-                    found.extend(file.unsynced.iter().map(|(at, versions)| Unsynced {
-                        place: Place::Sector(ino, *at),
-                        steps: versions.iter().map(|(step, _)| *step).collect(),
+                    found.extend(file.unsynced().map(|(at, versions)| Unsynced {
+                        place: Place::Sector(ino, at),
+                        steps: versions.iter().map(|version| version.step).collect(),
                     }));
                 }
                 None => {}
@@ -83,9 +83,11 @@ impl Machine {
     /// old state; what is missing in `survivors` is old.
     #[must_use]
     pub fn power_loss(&self, unsynced: &[Unsynced], survivors: &[usize]) -> Self {
-        let left: BTreeMap<Place, usize> =
-            unsynced.iter().map(|u| u.place).zip(survivors.iter().copied()).collect();
-        let chosen = |place| left.get(&place).copied().unwrap_or(0);
+        // In the order of [`Machine::unsynced`].
+        let chosen = |place| {
+            let found = unsynced.binary_search_by_key(&place, |u| u.place).ok();
+            found.and_then(|k| survivors.get(k)).copied().unwrap_or(0)
+        };
         let mut after = self.clone();
         for (ino, node) in after.nodes.iter_mut().enumerate() {
             match node {

@@ -307,7 +307,7 @@ impl Machine {
 
     /// Writes what space allows, and says how much.
     pub(super) fn write(&mut self, ino: Ino, buf: &[u8], offset: u64) -> io::Result<usize> {
-        let wanted = offset.checked_add(super::node::to_u64(buf.len()));
+        let wanted = offset.checked_add(super::image::to_u64(buf.len()));
         let wanted = wanted.ok_or(io::ErrorKind::FileTooLarge)?;
         let end = self.take_blocks(ino, offset, wanted)?;
         if end == offset && !buf.is_empty() {

@@ -1,77 +1,40 @@
 //! A file and a directory in memory: what a process sees, what the disk holds, what lies between.
 //!
-//! A file keeps its 512-byte sectors sparsely: a sector of zeros takes no room. Since its last sync
-//! every version of a sector and every length is kept, with the number of the step that wrote it,
+//! Since the last sync of a file every version of a sector and every length is kept, with the number of the step that wrote it,
 //! because a power loss may leave any of them. A directory keeps its unsynced changes the same way.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::sync::Arc;
 
+use super::image::{Held, Image, SECTOR, SECTOR_LEN, hold, same, to_u64, to_usize};
 use crate::io::fault::mix;
 
-/// Bytes that a disk writes whole or not at all.
-pub(super) const SECTOR: u64 = 512;
-/// [`SECTOR`] in memory.
-const SECTOR_LEN: usize = 512;
 /// Bytes that a file system hands out at once.
 const BLOCK: u64 = 4096;
 
 /// Number of a file or directory.
 pub(super) type Ino = usize;
 
-/// One sector that is not all zeros, with a digest of its bytes.
-#[derive(Debug)]
-pub(super) struct Sector {
-    bytes: [u8; SECTOR_LEN],
-    digest: u64,
-}
-
-/// A sector, shared between all states that hold it; `None` is all zeros.
-pub(super) type Held = Option<Arc<Sector>>;
-
-fn hold(bytes: [u8; SECTOR_LEN]) -> Held {
-    if bytes == [0; SECTOR_LEN] {
-        return None;
-    }
-    let digest = bytes
-        .as_chunks::<8>()
-        .0
-        .iter()
-        .fold(1, |h: u64, word| mix(h.rotate_left(5) ^ u64::from_le_bytes(*word)));
-    Some(Arc::new(Sector { bytes, digest }))
-}
-
-fn same(a: Option<&Arc<Sector>>, b: Option<&Arc<Sector>>) -> bool {
-    match (a, b) {
-        (None, None) => true,
-        (Some(a), Some(b)) => Arc::ptr_eq(a, b) || (a.digest == b.digest && a.bytes == b.bytes),
-        _ => false,
-    }
-}
-
-fn put(sectors: &mut BTreeMap<u64, Arc<Sector>>, at: u64, held: Held) {
-    match held {
-        Some(held) => {
-            sectors.insert(at, held);
-        }
-        None => {
-            sectors.remove(&at);
-        }
-    }
+/// A version of a sector since the last sync.
+#[derive(Clone, Debug)]
+pub(super) struct Version {
+    at: u64,
+    /// Number of the step that wrote it.
+    pub(super) step: u64,
+    held: Held,
 }
 
 /// A file.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FileNode {
     /// What a read returns.
-    cache: BTreeMap<u64, Arc<Sector>>,
+    cache: Image,
     pub(super) len: u64,
     /// What a power loss leaves for certain.
-    disk: BTreeMap<u64, Arc<Sector>>,
+    disk: Image,
     pub(super) disk_len: u64,
-    /// Versions of sectors since the last sync, by sector, each with its step.
-    pub(super) unsynced: BTreeMap<u64, Vec<(u64, Held)>>,
+    /// Versions of sectors since the last sync, by sector, then by step.
+    unsynced: Vec<Version>,
     /// Lengths since the last sync, each with its step.
     pub(super) unsynced_lens: Vec<(u64, u64)>,
     /// Blocks that the file system has handed out, a bit each.
@@ -88,15 +51,18 @@ impl FileNode {
         let left = usize::try_from(self.len.saturating_sub(offset)).unwrap_or(usize::MAX);
         let count = buf.len().min(left);
         let Some(buf) = buf.get_mut(..count).filter(|buf| !buf.is_empty()) else { return 0 };
-        buf.fill(0);
         let end = offset + to_u64(count);
-        for (at, sector) in self.cache.range(offset / SECTOR..end.div_ceil(SECTOR)) {
+        for at in offset / SECTOR..end.div_ceil(SECTOR) {
             let begin = at * SECTOR;
             let (from, to) = (begin.max(offset), (begin + SECTOR).min(end));
-            let source = sector.bytes.get(to_usize(from - begin)..to_usize(to - begin));
             let target = buf.get_mut(to_usize(from - offset)..to_usize(to - offset));
-            if let (Some(target), Some(source)) = (target, source) {
-                target.copy_from_slice(source);
+            let Some(target) = target else { continue };
+            match self.cache.sector(at) {
+                Some(sector) => {
+                    let source = sector.bytes.get(to_usize(from - begin)..to_usize(to - begin));
+                    target.copy_from_slice(source.unwrap_or_default());
+                }
+                None => target.fill(0),
             }
         }
         count
@@ -108,25 +74,46 @@ impl FileNode {
         for at in offset / SECTOR..end.div_ceil(SECTOR) {
             let begin = at * SECTOR;
             let (from, to) = (begin.max(offset), (begin + SECTOR).min(end));
-            let mut bytes = self.cache.get(&at).map_or([0; SECTOR_LEN], |s| s.bytes);
-            let target = bytes.get_mut(to_usize(from - begin)..to_usize(to - begin));
             let source = buf.get(to_usize(from - offset)..to_usize(to - offset));
-            if let (Some(target), Some(source)) = (target, source) {
-                target.copy_from_slice(source);
-            }
-            self.dirty(at, hold(bytes), step);
+            let within = to_usize(from - begin)..to_usize(to - begin);
+            let held = self.overwritten(at, source.unwrap_or_default(), within);
+            self.dirty(at, held, step);
         }
         self.grow(end, step);
     }
 
+    /// A sector of the cache with other bytes in one place.
+    fn overwritten(&self, at: u64, source: &[u8], within: std::ops::Range<usize>) -> Held {
+        let before = self.cache.sector(at);
+        if before.is_some_and(|sector| sector.bytes.get(within.clone()) == Some(source)) {
+            return before.cloned();
+        }
+        if let Ok(whole) = source.try_into() {
+            return hold(whole);
+        }
+        let mut bytes = before.map_or([0; SECTOR_LEN], |sector| sector.bytes);
+        if let Some(target) = bytes.get_mut(within) {
+            target.copy_from_slice(source);
+        }
+        hold(&bytes)
+    }
+
     /// A version of a sector. One that the disk holds already needs no record.
     fn dirty(&mut self, at: u64, held: Held, step: u64) {
-        let newest = self.unsynced.get(&at).and_then(|v| v.last()).map(|v| v.1.as_ref());
-        let known = newest.unwrap_or_else(|| self.disk.get(&at));
+        let behind = self.unsynced.partition_point(|v| (v.at, v.step) <= (at, step));
+        let newest = behind.checked_sub(1).and_then(|k| self.unsynced.get(k));
+        let newest = newest.filter(|v| v.at == at).map(|v| v.held.as_ref());
+        let known = newest.unwrap_or_else(|| self.disk.sector(at));
         if !same(known, held.as_ref()) {
-            self.unsynced.entry(at).or_default().push((step, held.clone()));
+            self.unsynced.insert(behind, Version { at, step, held: held.clone() });
         }
-        put(&mut self.cache, at, held);
+        self.cache.put(at, held);
+    }
+
+    /// The sectors that are not synced, each with its versions.
+    pub(super) fn unsynced(&self) -> impl Iterator<Item = (u64, &[Version])> {
+        let groups = self.unsynced.chunk_by(|a, b| a.at == b.at);
+        groups.filter_map(|versions| Some((versions.first()?.at, versions)))
     }
 
     fn grow(&mut self, len: u64, step: u64) {
@@ -141,12 +128,10 @@ impl FileNode {
             self.grow(len, step);
             return;
         }
-        let behind: Vec<u64> = self.cache.range(len / SECTOR..).map(|(at, _)| *at).collect();
+        let behind: Vec<u64> = self.cache.from(len / SECTOR).map(|(at, _)| at).collect();
         for at in behind {
-            let mut bytes = self.cache.get(&at).map_or([0; SECTOR_LEN], |s| s.bytes);
-            let keep = to_usize(len.saturating_sub(at * SECTOR));
-            bytes.iter_mut().skip(keep).for_each(|b| *b = 0);
-            self.dirty(at, hold(bytes), step);
+            let kept = self.cache.kept(at, len);
+            self.dirty(at, kept, step);
         }
         self.len = len;
         self.unsynced_lens.push((step, len));
@@ -159,11 +144,15 @@ impl FileNode {
 
     /// A sync that returned.
     pub(super) fn sync(&mut self) {
-        let top = self.unsynced.last_key_value().map_or(0, |(at, _)| (at + 1) * SECTOR);
-        for (at, versions) in std::mem::take(&mut self.unsynced) {
-            if let Some((_, held)) = versions.into_iter().next_back() {
-                put(&mut self.disk, at, held);
+        let top = self.unsynced.last().map_or(0, |v| (v.at + 1) * SECTOR);
+        let versions = std::mem::take(&mut self.unsynced);
+        for group in versions.chunk_by(|a, b| a.at == b.at) {
+            if let Some(Version { at, held, .. }) = group.last() {
+                self.disk.put(*at, held.clone());
             }
+        }
+        for Version { at, .. } in versions {
+            self.disk.share(&self.cache, at);
         }
         // With a clean length the inode goes out only as far as the pages written reach.
         self.disk_len = if self.unsynced_lens.is_empty() {
@@ -181,10 +170,12 @@ impl FileNode {
         mut sector: impl FnMut(u64, usize) -> usize,
         len: impl FnOnce(usize) -> usize,
     ) {
-        for (at, versions) in std::mem::take(&mut self.unsynced) {
-            let chosen = sector(at, versions.len()).checked_sub(1);
-            if let Some((_, held)) = chosen.and_then(|k| versions.into_iter().nth(k)) {
-                put(&mut self.disk, at, held);
+        let versions = std::mem::take(&mut self.unsynced);
+        for group in versions.chunk_by(|a, b| a.at == b.at) {
+            let Some(Version { at, .. }) = group.first() else { continue };
+            let chosen = sector(*at, group.len()).checked_sub(1);
+            if let Some(version) = chosen.and_then(|k| group.get(k)) {
+                self.disk.put(*at, version.held.clone());
             }
         }
         let lens = std::mem::take(&mut self.unsynced_lens);
@@ -202,33 +193,22 @@ impl FileNode {
 
     /// The machine starts again: the cache is what the disk holds.
     pub(super) fn reload(&mut self) {
-        let len = self.disk_len;
-        let cut: Vec<u64> = self.disk.range(len / SECTOR..).map(|(at, _)| *at).collect();
-        for at in cut {
-            let mut bytes = self.disk.get(&at).map_or([0; SECTOR_LEN], |s| s.bytes);
-            let keep = to_usize(len.saturating_sub(at * SECTOR));
-            bytes.iter_mut().skip(keep).for_each(|b| *b = 0);
-            put(&mut self.disk, at, hold(bytes));
-        }
+        self.disk.cut(self.disk_len);
         self.cache.clone_from(&self.disk);
-        self.len = len;
+        self.len = self.disk_len;
         (self.failures, self.failure_told) = (0, false);
     }
 
     /// Sectors that count as synced while the disk holds other bytes: a failed sync left them.
     pub(super) fn deceptive(&self) -> Vec<u64> {
-        let mut found: Vec<u64> = self.cache.keys().chain(self.disk.keys()).copied().collect();
-        found.sort_unstable();
-        found.dedup();
-        found.retain(|at| {
-            !self.unsynced.contains_key(at) && !same(self.cache.get(at), self.disk.get(at))
-        });
+        let mut found = self.cache.differences(&self.disk);
+        found.retain(|at| self.unsynced.binary_search_by_key(at, |v| v.at).is_err());
         found
     }
 
     /// Drops a clean sector from the cache, so that the next read takes it from the disk.
     pub(super) fn evict(&mut self, at: u64) {
-        put(&mut self.cache, at, self.disk.get(&at).cloned());
+        self.cache.put(at, self.disk.sector(at).cloned());
     }
 
     /// Blocks in `from..to` bytes that are not handed out yet.
@@ -272,7 +252,7 @@ impl FileNode {
 
     /// A digest of length and bytes as a process reads them.
     pub(super) fn digest(&self) -> u64 {
-        self.cache.iter().fold(mix(self.len), |h, (at, s)| mix(h ^ at.rotate_left(32)) ^ s.digest)
+        mix(mix(self.len) ^ self.cache.digest())
     }
 }
 
@@ -334,13 +314,4 @@ impl DirNode {
     pub(super) fn reload(&mut self) {
         self.entries.clone_from(&self.disk);
     }
-}
-
-/// A count of bytes in memory as a size on disk.
-pub(super) fn to_u64(n: usize) -> u64 {
-    u64::try_from(n).unwrap_or(u64::MAX)
-}
-
-fn to_usize(n: u64) -> usize {
-    usize::try_from(n).unwrap_or(usize::MAX)
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use oncelog::io::Io as _;
 use oncelog::testing::{CallKind, Dice, EIO, ENOSPC, Fault, Machine, MemIo, Which, survivors};
 use oncelog::{
-    Batch, Check, Clock, CreateMode, Durability, ErrorKind, Log, Lsn, Options, RecordKind,
+    Batch, Check, Clock, CreateMode, Durability, ErrorKind, Fill, Log, Lsn, Options, RecordKind,
 };
 
 use super::oracle::{End, Oracle, count_of};
@@ -34,6 +34,8 @@ pub(crate) enum Op {
     Trim(u64),
     /// The slot of an idle writer.
     IdleSlot,
+    /// A step of filling ahead.
+    Fill,
     Close,
     Kill,
     /// A kill, and the system drops clean pages.
@@ -98,6 +100,7 @@ pub(crate) fn options(io: &MemIo) -> Options {
         .segment_bytes_max(SEGMENT_BYTES)
         .create(CreateMode::IfMissing)
         .background(false)
+        .fill(Fill::Zero)
         .clock(Arc::new(Wanderer::default()))
         .io(Arc::new(io.clone()))
 }
@@ -239,6 +242,11 @@ impl Driver {
             Op::IdleSlot => {
                 // A failure to write it is ignored; a failed sync before it is final.
                 let done = self.log().write_idle_slot();
+                self.settle(done, |_, _| {})
+            }
+            Op::Fill => {
+                // Whatever befalls a spare is harmless; a failed sync of the tail is final.
+                let done = self.log().fill_step().map(drop);
                 self.settle(done, |_, _| {})
             }
             Op::Close => {

@@ -31,6 +31,7 @@ pub(crate) fn all(random: u64) -> Vec<Workload> {
     let mut all = appends();
     all.extend(torn_ends());
     all.extend(full_disks());
+    all.extend(fills());
     all.extend(failed_syncs());
     all.extend(failed_writes());
     all.extend(remainders());
@@ -236,6 +237,98 @@ fn full_disks() -> Vec<Workload> {
     ]
 }
 
+/// Spares, and the windows of the tail, beside a writer that stays behind them or passes them.
+fn fills() -> Vec<Workload> {
+    let steps = |count: usize| vec![Op::Fill; count];
+    let half = || synced(ROOM / 2 + 500);
+    let with = |name, parts: Vec<Vec<Op>>| named(name, parts.concat());
+    vec![
+        with(
+            "filled ahead",
+            vec![
+                steps(2),
+                vec![synced(700), half()],
+                steps(7),
+                vec![synced(ROOM - 900), synced(9)],
+                steps(2),
+                vec![buffered(3000), Op::Close, synced(5)],
+            ],
+        ),
+        with(
+            "filled while it is written",
+            vec![
+                steps(1),
+                vec![synced(3000), synced(2000)],
+                steps(1),
+                vec![buffered(9000), Op::Fill, Op::Flush, Op::Fill, synced(9000)],
+                steps(2),
+                vec![Op::Sync, Op::Kill, synced(700)],
+                steps(2),
+                vec![synced(20_000), Op::Fill, Op::Power, synced(9)],
+            ],
+        ),
+        with(
+            "spare half filled",
+            vec![
+                vec![half()],
+                steps(3),
+                vec![Op::Buffered(vec![700, 700]), half(), half()],
+                steps(4),
+                vec![half(), Op::Kill, half(), half()],
+            ],
+        ),
+        with(
+            "spare of a log that ends",
+            vec![
+                vec![half()],
+                steps(4),
+                vec![Op::Power, half(), synced(9)],
+                steps(4),
+                vec![half(), Op::Fill, Op::Close, half()],
+            ],
+        ),
+        with(
+            "batch larger than the spare",
+            vec![
+                vec![half()],
+                steps(4),
+                vec![Op::Synced(vec![ROOM / 2; 3]), synced(9), Op::Fill, Op::Kill, synced(9)],
+            ],
+        ),
+        with(
+            "spare on a full disk",
+            vec![
+                vec![half(), Op::Space(Some(5)), Op::Fill, Op::Fill, half(), synced(9)],
+                vec![Op::Space(Some(17)), half(), half()],
+                steps(3),
+                vec![Op::Space(Some(0)), Op::Synced(vec![ROOM / 2; 3]), half(), half()],
+                vec![Op::Space(None), half(), half()],
+            ],
+        ),
+        named(
+            "failed sync of a filled tail",
+            [900, 2000, 5000]
+                .into_iter()
+                .flat_map(|len| {
+                    let caught = [synced(9), buffered(len), Op::Flush, Op::FailSync, Op::Fill];
+                    caught.into_iter().chain([Op::Sync, synced(5), Op::Kill])
+                })
+                .chain([synced(700), Op::Fill, Op::FailSync, Op::Fill, Op::Evict, synced(700)])
+                .collect(),
+        ),
+        with(
+            "failed fill of a spare",
+            vec![
+                vec![half()],
+                steps(2),
+                vec![Op::FailSync, Op::Fill, half(), half()],
+                steps(2),
+                vec![Op::FailWrite(None), Op::Fill, half(), Op::Kill, half()],
+            ],
+        ),
+    ]
+}
+
 fn failed_syncs() -> Vec<Workload> {
     let fill = || synced(ROOM - 3000);
     vec![
@@ -364,7 +457,7 @@ fn drawn(seed: u64) -> Workload {
     };
     let steps = 4 + dice.below(8);
     let ops = (0..steps)
-        .map(|_| match dice.below(40) {
+        .map(|_| match dice.below(43) {
             0..=8 => Op::Synced(batch(&mut dice)),
             9..=17 => Op::Buffered(batch(&mut dice)),
             18..=20 => Op::Flush,
@@ -379,6 +472,7 @@ fn drawn(seed: u64) -> Workload {
             36 => Op::FailSyncDir,
             37 => Op::FailWrite([None, Some(dice.index(3000))][dice.index(2)]),
             38 => Op::Space(Some(dice.below(30))),
+            39..=41 => Op::Fill,
             _ => Op::Space(None),
         })
         .collect();

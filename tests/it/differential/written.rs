@@ -8,10 +8,11 @@ use oncelog::testing::{self, Machine, MemIo, survivors};
 use oncelog::{Batch, CreateMode, Durability, Log, RecordKind};
 
 use super::library::{DIR, directory_of, options};
-use super::shape::{Dice, Directory};
+use super::shape::Dice;
+use crate::image::Directory;
 
 /// Writes a log in one to three lives, each of which ends as the seed says.
-pub(super) fn written(dice: &mut Dice) -> Directory {
+pub(crate) fn written(dice: &mut Dice) -> Directory {
     let io = MemIo::default();
     io.create_dir(Path::new(DIR)).unwrap();
     io.alter(Machine::sync_all);

@@ -1,0 +1,230 @@
+//! What holds records of a log that a trim would drop.
+//!
+//! A [`Pin`] lives in this process alone and is gone with it; what has to outlive the process is a
+//! cursor. A trim refuses to drop a record that is held, and says by whom: it never does less than
+//! it was asked for without saying so.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use super::Log;
+use super::reader::trimmed;
+use super::writer::{Gate, Shared, closed};
+use crate::error::{Error, ErrorKind, Result};
+use crate::lsn::Lsn;
+
+/// Somebody, or something, on whose behalf records are still there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Holder {
+    /// What it is.
+    pub kind: HolderKind,
+    /// The name that its owner gave it; of a leftover, that of the file.
+    pub name: String,
+    /// The oldest LSN that it holds; what stands behind is held with it.
+    pub lsn: Lsn,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:?} from LSN {}", self.kind, self.name, self.lsn)
+    }
+}
+
+/// What holds records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum HolderKind {
+    /// A segment that was trimmed and whose file is still there.
+    Leftover,
+    /// A reader that asked for it.
+    Reader,
+    /// A pin of the caller.
+    Pin,
+    /// What the log keeps by itself: the limits of its retention.
+    Policy,
+}
+
+impl HolderKind {
+    /// The kind's name in lower-case snake case.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Leftover => "leftover",
+            Self::Reader => "reader",
+            Self::Pin => "pin",
+            Self::Policy => "policy",
+        }
+    }
+}
+
+impl fmt::Display for HolderKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Who holds records in this process, and the trim that is under way.
+#[derive(Debug, Default)]
+pub(crate) struct Holds {
+    pins: BTreeMap<u64, Holder>,
+    /// Pins that there ever were: each has a number of its own.
+    count: u64,
+    /// Where the trim goes whose slots are being written; 0 when there is none.
+    trimming: u64,
+}
+
+impl Holds {
+    /// Who would lose a record if everything below `oldest` went: the holder of the oldest one.
+    pub(crate) fn against(&self, oldest: u64) -> Option<Holder> {
+        let held = self.pins.values().min_by_key(|pin| pin.lsn);
+        held.filter(|holder| holder.lsn.get() < oldest).cloned()
+    }
+
+    /// Refuses a trim that would take a record from its holder.
+    pub(crate) fn check(&self, oldest: u64) -> Result<()> {
+        match self.against(oldest) {
+            Some(holder) => {
+                let what = format!("records below LSN {oldest} are held by the {holder}");
+                Err(Error::new(ErrorKind::Pinned, what).at_lsn(holder.lsn.get()))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// From here to [`Holds::end_trim`] nobody can pin what the trim is about to drop.
+    pub(crate) fn begin_trim(&mut self, oldest: u64) {
+        self.trimming = oldest;
+    }
+
+    pub(crate) fn end_trim(&mut self) {
+        self.trimming = 0;
+    }
+
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Holder> {
+        self.pins.values()
+    }
+}
+
+/// Holds the records of a log from an LSN on, until it is dropped. It does not keep the log open.
+///
+/// # Examples
+///
+/// ```
+/// use oncelog::{CreateMode, ErrorKind, Log, Lsn, Options};
+///
+/// # fn main() -> oncelog::Result<()> {
+/// # let dir = tempfile::tempdir().expect("a directory");
+/// # let options = Options::new().create(CreateMode::IfMissing);
+/// # let (log, _report) = Log::open(dir.path().join("log"), &options)?;
+/// log.append(b"wanted by a backup")?;
+/// let pin = log.pin("backup", Lsn::FIRST)?;
+/// let refused = log.trim(log.next_lsn()).unwrap_err();
+/// assert_eq!((refused.kind(), refused.lsn()), (ErrorKind::Pinned, Some(1)));
+/// pin.advance(log.next_lsn())?;
+/// log.trim(log.next_lsn())?;
+/// # log.close()
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "the records are held until this is dropped"]
+pub struct Pin {
+    shared: Arc<Shared>,
+    number: u64,
+}
+
+impl Pin {
+    /// The oldest LSN that this holds.
+    #[must_use]
+    pub fn lsn(&self) -> Lsn {
+        let gate = self.shared.gate();
+        // Only a drop takes it out.
+        gate.holds.pins.get(&self.number).map_or(Lsn::FIRST, |pin| pin.lsn)
+    }
+
+    /// Lets go of the records below an LSN, which may be the next one at most.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` below the LSN that this holds, for what was let go may be gone, and above the
+    /// next LSN. Nothing has changed then.
+    pub fn advance(&self, lsn: Lsn) -> Result<()> {
+        let mut gate = self.shared.gate();
+        check_below_end(&gate, lsn.get())?;
+        let Some(pin) = gate.holds.pins.get_mut(&self.number) else { return Ok(()) };
+        if lsn < pin.lsn {
+            let what = format!("a pin goes forward only: expected at least LSN {}", pin.lsn);
+            return Err(Error::new(ErrorKind::InvalidInput, what).at_lsn(lsn.get()));
+        }
+        pin.lsn = lsn;
+        self.shared.loosen(&mut gate);
+        Ok(())
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        let mut gate = self.shared.gate();
+        gate.holds.pins.remove(&self.number);
+        self.shared.loosen(&mut gate);
+    }
+}
+
+/// Refuses a place behind which the log has not come yet.
+fn check_below_end(gate: &Gate, lsn: u64) -> Result<()> {
+    if lsn <= gate.next_lsn {
+        return Ok(());
+    }
+    let what = format!("expected at most LSN {}, the next one", gate.next_lsn);
+    Err(Error::new(ErrorKind::InvalidInput, what).at_lsn(lsn))
+}
+
+impl Shared {
+    /// Holds the records from `lsn` on.
+    pub(crate) fn pin(self: &Arc<Self>, kind: HolderKind, name: &str, lsn: Lsn) -> Result<Pin> {
+        let mut gate = self.gate();
+        // A trim has the tail while it writes its slots.
+        while lsn.get() < gate.holds.trimming && gate.tail.is_none() && !gate.closed {
+            gate = self.wait(gate);
+        }
+        if gate.closed {
+            return Err(closed());
+        }
+        if lsn.get() < gate.oldest {
+            return Err(trimmed(gate.oldest));
+        }
+        check_below_end(&gate, lsn.get())?;
+        gate.holds.count = gate.holds.count.saturating_add(1);
+        let number = gate.holds.count;
+        gate.holds.pins.insert(number, Holder { kind, name: name.to_owned(), lsn });
+        drop(gate);
+        Ok(Pin { shared: Arc::clone(self), number })
+    }
+}
+
+impl Log {
+    /// Holds the records from an LSN on, which may be the next one at most: no trim drops them
+    /// until the pin has gone forward or is dropped. The name is for [`Log::why_not_trimmed`] and
+    /// for the error of a trim that meets it; several pins may have one name.
+    ///
+    /// # Errors
+    ///
+    /// `Trimmed` below the oldest LSN, which the error carries; `InvalidInput` above the next LSN;
+    /// `Closed`.
+    pub fn pin(&self, name: &str, lsn: Lsn) -> Result<Pin> {
+        self.handle.shared.pin(HolderKind::Pin, name, lsn)
+    }
+
+    /// Everything that keeps records, or the files of some, on the disk: the holder of the oldest
+    /// one first. The policy is always among them.
+    #[must_use]
+    pub fn why_not_trimmed(&self) -> Vec<Holder> {
+        let gate = self.handle.shared.gate();
+        let mut holders: Vec<Holder> = gate.holds.all().cloned().collect();
+        holders.extend(gate.removal.holders());
+        holders.push(self.policy_holder(&gate));
+        holders.sort_by_key(|holder| (holder.lsn, holder.kind));
+        holders
+    }
+}

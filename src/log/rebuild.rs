@@ -1,0 +1,168 @@
+//! Rebuilding caches and copies of sealed segments that recovery found damaged (SPEC section 10).
+//!
+//! No record needs them, so nothing waits for this: it is work for an idle log, a segment at a time,
+//! and a failure leaves the segment as it was for the next open. Frames are read, never written. A
+//! footer goes behind the last byte of the file, so that nothing that is there is overwritten but a
+//! damaged header and a damaged slot.
+//!
+//! The tail needs none of it: its next slots replace damaged ones, and it gets its footer at a roll.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use oncelog_format::{Footer, Place, SegmentHeader, Slot};
+
+use super::facts::{self, FooterFacts, SegmentFacts, SlotFacts};
+use super::scan::{self, Window};
+use super::survey::{Segment, Survey};
+use super::writer::{Guard, Shared};
+use crate::io::{Io, IoFile, OpenHow};
+
+/// A sealed segment with something to rebuild.
+#[derive(Clone, Debug)]
+pub(crate) struct Degraded {
+    path: PathBuf,
+    header: SegmentHeader,
+    /// First LSN of its successor.
+    next: u64,
+}
+
+impl Survey {
+    /// The sealed segments that a writer rebuilds.
+    pub(crate) fn degraded(&self) -> Vec<Degraded> {
+        let successors = self.segments.iter().skip(1);
+        let pairs = self.segments.iter().zip(successors);
+        let pairs = pairs.filter(|(segment, next)| is_degraded(segment, next.header.first_lsn));
+        let degraded = pairs.map(|(segment, next)| Degraded {
+            path: segment.facts.path.clone(),
+            header: segment.header,
+            next: next.header.first_lsn,
+        });
+        degraded.collect()
+    }
+}
+
+fn is_degraded(segment: &Segment, next: u64) -> bool {
+    let facts = &segment.facts;
+    let footer = match &facts.footer {
+        FooterFacts::Valid(footer) => footer.last_lsn.saturating_add(1) != next,
+        FooterFacts::Absent | FooterFacts::Damaged(_) => true,
+    };
+    footer || facts.header_damage.is_some() || !damaged_slots(facts).is_empty()
+}
+
+/// The indexes of the slots that hold something else than a slot of this segment.
+fn damaged_slots(facts: &SegmentFacts) -> Vec<u32> {
+    let slots = [0, 1].into_iter().zip(&facts.slots);
+    let damaged = slots.filter(|(_, s)| matches!(s, SlotFacts::Foreign | SlotFacts::Damaged(_)));
+    damaged.map(|(index, _)| index).collect()
+}
+
+impl Shared {
+    /// Rebuilds what is degraded in one segment; does nothing when no segment is left.
+    pub(crate) fn rebuild_next<'a>(&'a self, mut gate: Guard<'a>) -> Guard<'a> {
+        let Some(degraded) = gate.degraded.pop() else { return gate };
+        if !gate.segments.iter().any(|segment| segment.path == degraded.path) {
+            return gate; // trimmed since
+        }
+        drop(gate);
+        match rebuild(&*self.io, &degraded) {
+            Ok(()) => {
+                tracing::info!(path = %degraded.path.display(), "rebuilt a degraded segment");
+            }
+            Err(e) => {
+                let path = degraded.path.display();
+                tracing::warn!(%path, error = %e, "a segment stays degraded");
+            }
+        }
+        self.gate()
+    }
+}
+
+/// Each write is of one thing, and synced before the next.
+fn rebuild(io: &dyn Io, degraded: &Degraded) -> io::Result<()> {
+    let facts = SegmentFacts::read(io, &degraded.path).map_err(io::Error::other)?;
+    let file = io.open(&degraded.path, OpenHow::ReadWrite)?;
+    if facts.header_damage.is_some() {
+        // A slot has the copy, so that a crash in the midst of this loses nothing.
+        file.write_whole_at(&degraded.header.encode(), 0)?;
+        file.sync()?;
+    }
+    rebuild_slots(&file, degraded, &facts)?;
+    rebuild_footer(&file, degraded)
+}
+
+fn rebuild_slots(
+    file: &Arc<dyn IoFile>,
+    degraded: &Degraded,
+    facts: &SegmentFacts,
+) -> io::Result<()> {
+    let mut newest = facts.newest_slot();
+    // Twice when both are damaged: the counter says which of them is next.
+    for _ in damaged_slots(facts) {
+        let slot = newest.map_or_else(
+            || first_slot(degraded),
+            |slot| Slot { counter: slot.counter.saturating_add(1), ..slot },
+        );
+        if matches!(slot_facts(facts, slot.index()), SlotFacts::Valid(_)) {
+            break; // the next counter would replace the valid one
+        }
+        file.write_whole_at(&slot.encode(), Slot::offset_of(slot.index()))?;
+        file.sync()?;
+        newest = Some(slot);
+    }
+    Ok(())
+}
+
+fn slot_facts(facts: &SegmentFacts, index: u32) -> SlotFacts {
+    let [first, second] = facts.slots;
+    if index == 0 { first } else { second }
+}
+
+/// States less than there was: a successor proves the rest, and other slots the oldest LSN.
+fn first_slot(degraded: &Degraded) -> Slot {
+    Slot {
+        counter: 1,
+        durable_lsn: degraded.header.first_lsn.saturating_sub(1),
+        durable_offset: oncelog_format::limits::FRAMES_OFFSET,
+        oldest_lsn: 1,
+        header: degraded.header,
+    }
+}
+
+fn rebuild_footer(file: &Arc<dyn IoFile>, degraded: &Degraded) -> io::Result<()> {
+    let header = &degraded.header;
+    let size = file.len()?;
+    let frames = scan::frames(&mut Window::new(&**file)?, header, Some(degraded.next))?;
+    if frames.last.saturating_add(1) != degraded.next {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "records are missing"));
+    }
+    if let FooterFacts::Valid(footer) = facts::footer_of(&**file, header, size)?
+        && (footer.last_lsn, footer.end) == (frames.last, frames.end)
+    {
+        return Ok(());
+    }
+    let footer = Footer {
+        offset: size.next_multiple_of(oncelog_format::limits::ALIGNMENT),
+        last_lsn: frames.last,
+        end: frames.end,
+        // The successor's name stands behind a sync of all of it.
+        durable_lsn: frames.last,
+        record_count: frames.tally.records(),
+        payload_bytes: frames.tally.payload_bytes,
+        time_first_ms: frames.tally.time_first_ms,
+        time_last_ms: frames.tally.time_last_ms,
+        entries: frames.tally.entries,
+    };
+    debug_assert_eq!(
+        Footer::decode(
+            &footer.encode(header.salt),
+            Place { salt: header.salt, offset: footer.offset }
+        )
+        .as_ref(),
+        Ok(&footer),
+    );
+    file.write_whole_at(&footer.encode(header.salt), footer.offset)?;
+    file.sync()
+}

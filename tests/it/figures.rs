@@ -1,0 +1,18 @@
+//! What the proof measures: each figure is one line on standard output, which `scripts/proof`
+//! collects, and the size of a run is chosen by `ONCELOG_PROOF`.
+
+use std::fmt::Display;
+
+/// States a figure of a row of the proof.
+pub(crate) fn figure(row: u32, name: &str, value: impl Display) {
+    println!("figure {row} {name}: {value}");
+}
+
+/// True for the sizes of a release, false for those of every change.
+pub(crate) fn is_release() -> bool {
+    match std::env::var("ONCELOG_PROOF").as_deref() {
+        Ok("release") => true,
+        Ok("change") | Err(_) => false,
+        Ok(other) => panic!("ONCELOG_PROOF: expected change or release, found {other}"),
+    }
+}

@@ -1,0 +1,197 @@
+//! A writer rebuilds what is degraded and holds no record, and no crash of that costs one.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use oncelog::io::Io as _;
+use oncelog::io::fs::FsIo;
+use oncelog::testing::{Dice, ENOSPC, Fault, Machine, MemIo, Which, survivors};
+use oncelog::{Durability, FindingKind, Log, LogView, Options, Severity};
+
+use super::watch::{Event, Watch};
+use super::{batch, lsn, options, read};
+
+const DIR: &str = "/db";
+const RECORD_COUNT: usize = 120;
+
+fn on(io: &MemIo) -> Options {
+    options().background(false).io(Arc::new(io.clone()))
+}
+
+fn payload(i: usize) -> Vec<u8> {
+    vec![u8::try_from(i).unwrap(); 1500]
+}
+
+/// Three segments and more, closed well.
+fn logged() -> Machine {
+    let io = MemIo::new(Machine::new());
+    let (log, _) = Log::open(DIR, &on(&io)).unwrap();
+    for i in 0..RECORD_COUNT {
+        log.append_batch(batch(&[&payload(i)]), Durability::Buffered).unwrap();
+    }
+    log.close().unwrap();
+    let mut machine = io.machine();
+    machine.sync_all();
+    machine
+}
+
+fn segments(machine: &Machine) -> Vec<PathBuf> {
+    let names = MemIo::new(machine.clone()).list(Path::new(DIR)).unwrap();
+    let mut names: Vec<PathBuf> = names.into_iter().map(|e| Path::new(DIR).join(e.name)).collect();
+    names.retain(|path| path.extension().is_some_and(|ending| ending == "seg"));
+    names.sort();
+    names
+}
+
+fn change(machine: &mut Machine, path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
+    let mut bytes = machine.bytes(path).unwrap();
+    change(&mut bytes);
+    machine.put(path, &bytes).unwrap();
+    machine.sync_all();
+}
+
+type Damage = fn(&mut Vec<u8>);
+
+/// Everything in a sealed segment that no record needs.
+const DAMAGES: [(&str, Damage); 8] = [
+    ("footer flipped", |bytes| *bytes.iter_mut().rev().nth(30).unwrap() ^= 1),
+    ("footer cut", |bytes| bytes.truncate(bytes.len() - 8)),
+    ("footer zeroed", |bytes| {
+        let len = bytes.len();
+        bytes[len - 100..].fill(0);
+    }),
+    ("bytes behind the footer", |bytes| bytes.extend([7; 3])),
+    ("first slot", |bytes| bytes[4096 + 20] ^= 1),
+    ("second slot", |bytes| bytes[8192 + 20] ^= 1),
+    ("both slots", |bytes| (bytes[4096 + 20], bytes[8192 + 20]) = (1, 1)),
+    ("header and footer", |bytes| {
+        bytes[20] ^= 1;
+        bytes.pop();
+    }),
+];
+
+/// The findings of every frame and copy that are worse than information.
+fn complaints(machine: &Machine) -> Vec<FindingKind> {
+    let view = LogView::open_unshared(DIR, Arc::new(MemIo::new(machine.clone()))).unwrap();
+    let mut found = Vec::new();
+    view.verify(&mut |finding| {
+        if finding.severity > Severity::Info {
+            found.push(finding.kind);
+        }
+    })
+    .unwrap();
+    found
+}
+
+#[track_caller]
+fn check_whole(machine: &Machine, what: &str) {
+    let (log, _) = Log::open(DIR, &on(&MemIo::new(machine.clone()))).unwrap();
+    let records = read(&log, 1);
+    assert_eq!(records.len(), RECORD_COUNT, "{what}");
+    for (i, record) in records.iter().enumerate() {
+        assert_eq!(record.payload, payload(i), "{what}");
+    }
+}
+
+#[test]
+fn what_no_record_needs_is_rebuilt_once() {
+    let whole = logged();
+    let paths = segments(&whole);
+    assert!(paths.len() > 2, "{paths:?}");
+    for (what, damage) in DAMAGES {
+        let mut machine = whole.clone();
+        for path in &paths[..2] {
+            change(&mut machine, path, damage);
+        }
+        assert!(!complaints(&machine).is_empty(), "{what}");
+        let io = MemIo::new(machine);
+        let (log, _) = Log::open(DIR, &on(&io)).unwrap();
+        assert!(log.rebuild_step() && log.rebuild_step() && !log.rebuild_step(), "{what}");
+        log.close().unwrap();
+        assert_eq!(complaints(&io.machine()), [], "{what}");
+        check_whole(&io.machine(), what);
+
+        let sizes: Vec<usize> =
+            paths.iter().map(|p| io.machine().bytes(p).unwrap().len()).collect();
+        let (log, _) = Log::open(DIR, &on(&io)).unwrap();
+        assert!(!log.rebuild_step(), "{what}: rebuilt twice");
+        log.close().unwrap();
+        let after: Vec<usize> =
+            paths.iter().map(|p| io.machine().bytes(p).unwrap().len()).collect();
+        assert_eq!(sizes, after, "{what}");
+    }
+}
+
+#[test]
+fn a_crash_of_a_rebuild_loses_no_record_and_the_next_one_ends_it() {
+    let whole = logged();
+    let paths = segments(&whole);
+    let mut states = 0;
+    for (what, damage) in DAMAGES {
+        let mut machine = whole.clone();
+        change(&mut machine, &paths[0], damage);
+        let io = MemIo::new(machine);
+        let (log, _) = Log::open(DIR, &on(&io)).unwrap();
+        let points = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&points);
+        io.observe(move |machine, _| seen.lock().unwrap().push(machine.clone()));
+        assert!(log.rebuild_step(), "{what}");
+        io.unobserve();
+        points.lock().unwrap().push(io.machine());
+        let dice = &mut Dice::new(1);
+        for point in std::mem::take(&mut *points.lock().unwrap()) {
+            let unsynced = point.unsynced();
+            let ways = survivors(&unsynced, 40, dice);
+            let left = ways.iter().map(|way| point.power_loss(&unsynced, way));
+            for left in left.chain([point.clone()]) {
+                states += 1;
+                check_whole(&left, what);
+                let io = MemIo::new(left);
+                let (log, _) = Log::open(DIR, &on(&io)).unwrap();
+                while log.rebuild_step() {}
+                log.close().unwrap();
+                assert_eq!(complaints(&io.machine()), [], "{what}");
+            }
+        }
+    }
+    assert!(states > 50, "{states}");
+}
+
+#[test]
+fn a_full_disk_leaves_a_segment_degraded_and_the_log_at_work() {
+    let mut machine = logged();
+    let path = segments(&machine)[0].clone();
+    change(&mut machine, &path, DAMAGES[1].1);
+    let io = MemIo::new(machine);
+    let (log, _) = Log::open(DIR, &on(&io)).unwrap();
+    io.arm(Which::Any, 1, u64::MAX, Fault::Error(ENOSPC));
+    assert!(log.rebuild_step());
+    io.disarm();
+    assert_eq!(log.append(b"goes on").unwrap(), lsn(u64::try_from(RECORD_COUNT).unwrap() + 1));
+    log.close().unwrap();
+    assert!(!complaints(&io.machine()).is_empty());
+}
+
+#[test]
+fn an_idle_log_rebuilds_without_being_asked() {
+    let home = tempfile::tempdir().unwrap();
+    let dir = home.path().join("log");
+    let (log, _) = Log::open(&dir, &options()).unwrap();
+    for i in 0..RECORD_COUNT {
+        log.append_batch(batch(&[&payload(i)]), Durability::Buffered).unwrap();
+    }
+    log.close().unwrap();
+    let path = super::segments(&dir).remove(0);
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[8192 + 20] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    let watch = Watch::default();
+    let (log, _) = Log::open(&dir, &options().io(Arc::new(watch.clone()))).unwrap();
+    watch.wait_event(0, |event| matches!(event, Event::Write { offset: 8192, .. }));
+    watch.wait_event(0, |event| *event == Event::Sync);
+    log.close().unwrap();
+    let mut worst = Severity::Info;
+    let view = LogView::open(&dir, Arc::new(FsIo::new())).unwrap();
+    view.verify(&mut |finding| worst = worst.worse(finding.severity)).unwrap();
+    assert_eq!(worst, Severity::Info);
+}

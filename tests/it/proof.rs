@@ -1,0 +1,23 @@
+//! The proof: the crash tests at full size, in one optimised build of the library alone in which
+//! each known mistake can be put in, so that a figure counts only if the same run has caught them.
+//!
+//! Built and run by `scripts/proof` with `--cfg planted`. Without that configuration it is empty;
+//! the binary `it` runs the same tests, smaller, on the code that ships.
+
+#![cfg(planted)]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::indexing_slicing,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::allow_attributes,
+    reason = "a test may stop, and looks at real time"
+)]
+#![allow(dead_code, reason = "what the modules share with the other binary is used there")]
+
+mod broadcast;
+mod crash;
+mod faults;
+mod figures;
+mod planted;
