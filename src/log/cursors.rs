@@ -324,7 +324,6 @@ fn unknown(cause: &Arc<Error>) -> Error {
 
 impl Survey {
     pub(super) fn judge_cursors(&mut self, io: &dyn Io) {
-        // @Y
         let Some(uuid) = self.uuid.filter(|_| self.listing.cursors) else { return };
         let facts = CursorFacts::read(io, &self.dir, uuid);
         self.findings.extend(facts.damage.iter().chain(&facts.ignored).cloned());

@@ -40,7 +40,7 @@ impl Survey {
         survey.check_order();
         survey.leave_out_leftovers();
         survey.judge_segments(io, check, true)?;
-        survey.judge_cursors(io);
+        survey.judge_cursors(io); // @Y
         survey.name_others();
         Ok(survey)
     }
