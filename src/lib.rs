@@ -22,15 +22,17 @@ mod lsn;
 mod place;
 #[cfg(planted)]
 pub mod planted;
+#[cfg(feature = "openraft")]
+pub mod raft;
 mod store;
 mod sync;
 
 pub use crate::clock::{Clock, ClockLimits, LogTime, SystemClock};
 pub use crate::error::{Error, ErrorKind, Result};
 pub use crate::log::{
-    Batch, Check, CreateMode, Delivery, Durability, Durable, Fill, Finding, FindingKind, Holder,
-    HolderKind, Log, LogStats, LogView, Options, Pending, Pin, Reader, Record, RecordKind,
-    RecoveryReport, Retention, SegmentInfo, Severity, Subscription, TornEnd, Trimmed,
+    BackupReport, Batch, Check, CreateMode, Cursor, Delivery, Durability, Durable, Fill, Finding,
+    FindingKind, Holder, HolderKind, Log, LogStats, LogView, Options, Pending, Pin, Reader, Record,
+    RecordKind, RecoveryReport, Retention, SegmentInfo, Severity, Subscription, TornEnd, Trimmed,
     VerifySummary, WaitPolicy,
 };
 pub use crate::lsn::{Lsn, LsnRange, SegmentId};

@@ -8,9 +8,11 @@
 //! It does not know what a record means, and it retries nothing.
 
 mod background;
+mod backup;
 mod backward;
 mod behind;
 mod cursor;
+mod cursors;
 pub(crate) mod dir;
 mod end;
 pub(crate) mod facts;
@@ -33,6 +35,9 @@ mod retention;
 mod roll;
 pub(crate) mod rows;
 mod scan;
+#[cfg(any(loom, shuttle))]
+#[cfg(test)]
+mod schedules;
 mod seek;
 mod spare;
 mod stats;
@@ -49,7 +54,8 @@ use std::path::Path;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use self::fill::Plan;
+pub use self::backup::BackupReport;
+pub use self::cursors::Cursor;
 pub use self::finding::{Finding, FindingKind, Severity};
 pub use self::options::{
     Batch, Check, CreateMode, Durability, Fill, Options, RecordKind, WaitPolicy,
@@ -98,8 +104,7 @@ pub struct Log {
 #[derive(Debug)]
 struct Handle {
     shared: Arc<Shared>,
-    /// The one that writes what was buffered, and the one that fills.
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    background: Mutex<Option<JoinHandle<()>>>,
     trimmer: Mutex<Trimmer>,
 }
 
@@ -124,14 +129,17 @@ impl Log {
         let shared = Arc::new(shared);
         let handle = Handle {
             shared: Arc::clone(&shared),
-            threads: Mutex::default(),
+            background: Mutex::default(),
             trimmer: Mutex::default(),
         };
         if options.background {
-            handle.start("oncelog", background::run)?;
-            if shared.gate().fill.plan != Plan::Nothing {
-                handle.start("oncelog-fill", fill::run)?;
-            }
+            let started = thread::Builder::new().name("oncelog".to_owned());
+            let thread = Arc::clone(&shared);
+            let started = started
+                .spawn(move || background::run(&thread))
+                .map_err(|e| Error::io("cannot start the log's thread", dir.as_ref(), e))?;
+            *lock(&handle.background) = Some(started);
+            shared.call_filler(&mut shared.gate());
         }
         if !options.retention.is_everything() || !report.leftovers.is_empty() {
             handle.start_trimmer();
@@ -356,29 +364,23 @@ impl Log {
 }
 
 impl Handle {
-    fn start(&self, name: &str, run: fn(&Arc<Shared>)) -> Result<()> {
-        let shared = Arc::clone(&self.shared);
-        let started = thread::Builder::new().name(name.to_owned()).spawn(move || run(&shared));
-        let dir = &self.shared.dir;
-        lock(&self.threads)
-            .push(started.map_err(|e| Error::io("cannot start the log's threads", dir, e))?);
-        Ok(())
-    }
-
     fn close(&self) -> Result<()> {
         let closed = self.shared.close();
         if closed.as_ref().is_err_and(|e| e.kind() == ErrorKind::Closed) {
             return closed; // by another clone, which may be at it
         }
-        // A waker that one of the threads calls may own the last clone: it cannot wait for itself,
-        // and has no I/O under way then.
-        for thread in std::mem::take(&mut *lock(&self.threads)) {
-            if thread.thread().id() != thread::current().id() && thread.join().is_err() {
-                tracing::error!("a thread of the log panicked");
-            }
+        let background = lock(&self.background).take();
+        // A waker that the background thread calls may own the last clone: it cannot wait for
+        // itself, and has no I/O under way then.
+        if let Some(background) = background
+            && background.thread().id() != thread::current().id()
+            && background.join().is_err()
+        {
+            tracing::error!("the log's thread panicked");
         }
-        self.shared.remove_spare();
+        self.shared.end_filler();
         self.end_trimmer();
+        drop(self.shared.cursor_file());
         // Only here: every write has returned.
         drop(lock(&self.shared.lock).take());
         closed

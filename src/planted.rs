@@ -37,6 +37,10 @@ pub enum Bug {
     SyncRetried = 11,
     /// After a refusal for space in a group, its offset and LSNs are used again.
     OffsetReused = 12,
+    /// A cursor is acknowledged before its sync.
+    CursorBeforeSync = 25,
+    /// Trims do not look for pins and cursors.
+    PinIgnored = 26,
     /// The time of a tombstone starts again when the store is opened.
     TombstoneReset = 13,
     /// The fingerprint of a retry is not compared once the original is done.
@@ -62,14 +66,26 @@ pub enum Bug {
     /// A refusal does not give up the reservation.
     ReservationLeaked = 24,
     /// A window is filled although frames have come there.
-    FillerOvertakes = 25,
+    FillerOvertakes = 27,
     /// The filler syncs through the writers' description and keeps a failure to itself.
-    SyncErrorTaken = 26,
+    SyncErrorTaken = 28,
+    /// Raft is told of an append once it is in the buffer.
+    FlushedBeforeSync = 101,
+    /// A vote is saved without waiting for its sync.
+    VoteNotAwaited = 102,
+    /// A truncation of raft's log is not recorded.
+    RewindInMemory = 103,
+    /// A purge of raft's log trims the record of the vote.
+    TrimTakesState = 104,
+    /// A sync counts for what was appended while it ran.
+    SyncCoversLater = 201,
+    /// One of those that wait for a sync is woken, whoever they are.
+    OneWoken = 202,
 }
 
 impl Bug {
     /// The bugs of the log.
-    pub const LOG: [Self; 14] = [
+    pub const LOG: [Self; 16] = [
         Self::NoDirSync,
         Self::AckBeforeSync,
         Self::AppendBehindTorn,
@@ -84,6 +100,8 @@ impl Bug {
         Self::OffsetReused,
         Self::FillerOvertakes,
         Self::SyncErrorTaken,
+        Self::CursorBeforeSync,
+        Self::PinIgnored,
     ];
 
     /// The bugs of the broadcaster.
@@ -101,6 +119,12 @@ impl Bug {
         Self::UnknownIsRefusal,
         Self::ReservationLeaked,
     ];
+
+    /// The bugs of raft's log.
+    pub const RAFT: [Self; 4] =
+        [Self::FlushedBeforeSync, Self::VoteNotAwaited, Self::RewindInMemory, Self::TrimTakesState];
+    /// Bugs that need two threads to show.
+    pub const SCHEDULES: [Self; 2] = [Self::SyncCoversLater, Self::OneWoken];
 }
 
 static ACTIVE: AtomicU32 = AtomicU32::new(0);
@@ -128,6 +152,7 @@ pub fn is_active(bug: Bug) -> bool {
 }
 
 fn number(bug: Bug) -> u32 {
-    let mut known = Bug::LOG.iter().chain(&Bug::BROADCAST);
+    let known = Bug::LOG.iter().chain(&Bug::BROADCAST).chain(&Bug::RAFT);
+    let mut known = known.chain(&Bug::SCHEDULES);
     known.position(|&b| b == bug).and_then(|i| u32::try_from(i).ok()).map_or(0, |i| i + 1)
 }

@@ -86,9 +86,47 @@ file("lock-log", "4", "lock", lock())
 file("lock-store", "4", "lock", lock(b"oncestor"))
 file("lock-none", "4", "lock", [("zeros", bytes(32), None)], why="no UUID yet")
 file("lock-magic", "4", "lock", lock(b"oncelocK"), "magic at 0")
+file("lock-unfinished", "4", "lock", [("mark", b"oncelog: a backup is unfinished\n", None)],
+     "magic at 0")
 file("lock-crc", "4", "lock", lock(wrong=1), "checksum at 28")
 file("lock-uuid", "4", "lock", lock(uuid=bytes(16)), "field at 8")
 file("lock-reserved", "4", "lock", lock(reserved=1), "field at 24")
+
+
+# --- SPEC 4.1: cursors
+
+def cursor(index=3, counter=7, lsn=41, name=b"indexer", length=None, magic=b"oncecurs", uuid=UUID,
+           padding=None, wrong=0):
+    padding = bytes(460 - len(name)) if padding is None else padding
+    return with_crc([
+        ("magic", magic, None), ("uuid", uuid, uuid), ("index", u32(index), index),
+        ("length", u32(len(name) if length is None else length), len(name)),
+        ("counter", u64(counter), counter), ("lsn", u64(lsn), lsn),
+        ("name", name, name.decode() if name.isascii() else None), ("padding", padding, None)], wrong)
+
+
+for name, args, expect in [
+    ("cursor", {}, "ok"),
+    ("cursor-other-copy", dict(counter=8), "ok"),
+    ("cursor-first", dict(index=0, counter=1, lsn=1, name=b"a"), "ok"),
+    ("cursor-largest", dict(index=127, counter=2**64 - 1, lsn=2**64 - 1, name=b"n" * 128), "ok"),
+    ("cursor-magic", dict(magic=b"oncecurz"), "magic at 0"),
+    ("cursor-crc", dict(wrong=1), "checksum at 508"),
+    ("cursor-uuid", dict(uuid=bytes(16)), "field at 8"),
+    ("cursor-length-0", dict(name=b"", padding=bytes(460)), "field at 28"),
+    ("cursor-length", dict(length=129), "limit at 28"),
+    ("cursor-counter", dict(counter=0, index=5), "field at 32"),
+    ("cursor-turn", dict(counter=6, index=4), "field at 32"),
+    ("cursor-lsn", dict(lsn=0), "field at 40"),
+    ("cursor-name", dict(name=b"\xff\xfe"), "text at 48"),
+    ("cursor-padding", dict(padding=bytes(452) + b"\1"), "field at 507"),
+]:
+    index, counter = args.get("index", 3), args.get("counter", 7)
+    copy = {"cursor-counter": 0, "cursor-turn": 1}.get(name, counter % 2)
+    file(name, "4.1", "cursor | index %d | copy %d" % (index, copy), cursor(**args), expect)
+file("cursor-elsewhere", "4.1", "cursor | index 4 | copy 1", cursor(), "field at 24")
+file("cursor-none", "4.1", "cursor | index 3 | copy 1", [("zeros", bytes(512), None)],
+     why="no cursor")
 
 
 # --- SPEC 5.1: segment header

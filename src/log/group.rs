@@ -91,7 +91,12 @@ impl Shared {
             Ok(()) => {
                 gate.written = upto;
                 if sync {
+                    gate.fill.syncs = gate.fill.syncs.saturating_add(1);
                     gate.durable = upto;
+                    #[cfg(planted)]
+                    if crate::planted::is_active(crate::planted::Bug::SyncCoversLater) {
+                        gate.durable = gate.mark();
+                    }
                 }
             }
             #[cfg(planted)]
@@ -106,6 +111,13 @@ impl Shared {
         self.durable.store(gate.durable.lsn, Ordering::Release);
         self.turns.fetch_add(1, Ordering::Release);
         if gate.waiting > 0 {
+            #[cfg(planted)]
+            if crate::planted::is_active(crate::planted::Bug::OneWoken) {
+                self.turned.notify_one();
+            } else {
+                self.turned.notify_all();
+            }
+            #[cfg(not(planted))]
             self.turned.notify_all();
         }
         self.wake_groups(&mut gate);

@@ -8,12 +8,15 @@
 use std::io;
 use std::path::Path;
 
-use oncelog_format::{Footer, Owner, SegmentHeader, Uuid};
+use oncelog_format::{Owner, SegmentHeader};
 
-use super::facts::{FooterFacts, LOCK_NAME, Listing, LockFacts, SegmentFacts, SlotFacts};
+use super::cursors::{CursorFacts, Stand};
+use super::facts::{
+    CURSORS_NAME, FooterFacts, LOCK_NAME, Listing, LockFacts, SegmentFacts, SlotFacts,
+};
 use super::finding::{Finding, FindingKind, Severity};
 use super::options::Check;
-use super::rows::{self, End, Ending, FooterFound, FooterTaken, Head, HeaderFound, Identity, Row};
+use super::rows::{self, End, Ending, FooterTaken, Identity, Row};
 use super::scan::{self, Behind, Frames, Tally, Window};
 use super::survey::{Segment, Survey, Tail, TailState};
 use crate::error::{Error, ErrorKind, Result};
@@ -41,8 +44,33 @@ impl Survey {
         survey.check_order();
         survey.leave_out_leftovers();
         survey.judge_segments(io, check, true)?;
+        survey.judge_cursors(io);
         survey.name_others();
         Ok(survey)
+    }
+
+    /// Judges a log without damage again, of which only the frames of the tail may have changed.
+    /// Where more has, all of it is judged.
+    ///
+    /// # Errors
+    ///
+    /// As [`Survey::read`].
+    pub(crate) fn look_at_tail_again(mut self, io: &dyn Io, check: Check) -> Result<Self> {
+        let Some(before) = self.segments.pop() else { return Self::read(io, &self.dir, check) };
+        let facts = SegmentFacts::read(io, &before.facts.path)?;
+        let header = (facts.header, facts.header_damage, facts.slots);
+        if header != (Ok(before.header), None, before.facts.slots) {
+            return Self::read(io, &self.dir, check);
+        }
+        let others = [FindingKind::Spare, FindingKind::Stray];
+        self.findings.retain(|f| f.path != facts.path && !others.contains(&f.kind));
+        let mut segment = Segment::new(facts, before.header);
+        self.tail = None;
+        self.judge_tail(io, &mut segment, true)?;
+        self.last = segment.last;
+        self.segments.push(segment);
+        self.name_others();
+        Ok(self)
     }
 
     /// Judges one segment by itself, as if it were the tail.
@@ -62,6 +90,12 @@ impl Survey {
     }
 
     fn judge_lock(&mut self, lock: LockFacts) -> Result<()> {
+        if let Some((at, found)) = lock.damage() {
+            // @C
+            let path = self.dir.join(LOCK_NAME);
+            let damaged = Finding::new(FindingKind::LockDamaged, Severity::Corrupt, &path);
+            self.findings.push(damaged.at_offset(at).saying("zeros or an identity", found));
+        }
         let identity = match lock {
             LockFacts::NoIdentity => Identity::Absent,
             LockFacts::Identity(Owner::Log, uuid) => {
@@ -72,14 +106,7 @@ impl Survey {
                 let what = "the directory holds a store, not a log";
                 return Err(Error::new(ErrorKind::InvalidInput, what).at_path(&self.dir));
             }
-            LockFacts::Damaged(e) => {
-                // @C
-                let path = self.dir.join(LOCK_NAME);
-                let damaged = Finding::new(FindingKind::LockDamaged, Severity::Corrupt, &path);
-                let damaged = damaged.at_offset(offset_of(e.at));
-                self.findings.push(damaged.saying("zeros or an identity", e.to_string()));
-                Identity::Damaged
-            }
+            LockFacts::Unfinished | LockFacts::Damaged(_) => Identity::Damaged,
         };
         // @A: there is no log, and nothing to tell.
         if rows::of_directory(!self.listing.segments.is_empty(), identity) == Some(Row::B) {
@@ -120,7 +147,7 @@ impl Survey {
             let copied = copied.at_offset(offset_of(e.at));
             self.findings.push(copied.saying("a segment header", e.to_string()));
         }
-        let refused = match (rows::of_head(head(facts, self.uuid, false)), facts.header) {
+        let refused = match (rows::of_head(facts.head(self.uuid, false)), facts.header) {
             (Ok(_), Ok(header)) => {
                 self.uuid.get_or_insert(header.uuid);
                 return Ok(header);
@@ -133,7 +160,7 @@ impl Survey {
                 // @G
                 let foreign = finding(FindingKind::SegmentForeign, Severity::Corrupt);
                 match (facts.named, self.uuid) {
-                    (Some((number, first)), _) if !is_named_so(facts, &header) => {
+                    (Some((number, first)), _) if !facts.is_named_as(&header) => {
                         let expected = format!("number {number} and first LSN {first}");
                         let found = format!("{} and {}", header.number, header.first_lsn);
                         foreign.saying(expected, found)
@@ -206,10 +233,11 @@ impl Survey {
         let Some(number) = begun.map(|segment| segment.header.number).max() else { return };
         let is_leftover = |facts: &mut SegmentFacts| {
             let is_below = facts.named.is_some_and(|(named, _)| named < number);
-            rows::of_head(head(facts, None, is_below)) == Err(Row::I)
+            rows::of_head(facts.head(None, is_below)) == Err(Row::I)
         };
         for facts in self.refused.extract_if(.., is_leftover) {
-            self.findings.retain(|finding| finding.path != facts.path);
+            let others = [FindingKind::Spare, FindingKind::Stray];
+            self.findings.retain(|f| f.path != facts.path && !others.contains(&f.kind));
             self.leftovers.push(facts);
         }
     }
@@ -255,7 +283,7 @@ impl Survey {
             FooterFacts::Valid(footer) => Some(footer.clone()),
             FooterFacts::Damaged(_) | FooterFacts::Absent => None,
         };
-        let stands = footer.as_ref().is_some_and(|f| holds(f, &segment.header, wanted));
+        let stands = footer.as_ref().is_some_and(|f| segment.agrees_with_neighbours(f, wanted));
         if let Some(footer) = footer.filter(|_| stands && check == Check::Tail) {
             // @L, as the footer has it.
             (segment.last, segment.end) = (footer.last_lsn, footer.end);
@@ -264,7 +292,7 @@ impl Survey {
         } else {
             let (frames, behind) = read(io, segment, Some(next))?;
             segment.take(&frames, &behind);
-            let footer = footer_found(segment, (&frames, &behind), wanted);
+            let footer = segment.footer_found(&frames, &behind, wanted);
             let (row, taken) = rows::of_sealed(footer, frames.last >= wanted);
             self.tell_footer(segment, &frames, taken);
             if row == Row::M {
@@ -393,6 +421,22 @@ impl Survey {
         }
     }
 
+    fn judge_cursors(&mut self, io: &dyn Io) {
+        // @Y
+        let Some(uuid) = self.uuid.filter(|_| self.listing.cursors) else { return };
+        let facts = CursorFacts::read(io, &self.dir, uuid);
+        self.findings.extend(facts.damage.iter().chain(&facts.ignored).cloned());
+        let next = self.last.saturating_add(1);
+        let ahead = |stand: &Stand| self.tail.is_some() && stand.lsn > next;
+        for (name, stand) in facts.cursors.iter().filter(|(_, stand)| ahead(stand)) {
+            let path = self.dir.join(CURSORS_NAME);
+            let ahead = Finding::new(FindingKind::CursorAhead, Severity::Degraded, &path);
+            let ahead = ahead.at_lsn(stand.lsn).saying(format!("at most LSN {next}"), name.clone());
+            self.findings.push(ahead);
+        }
+        self.cursors = facts;
+    }
+
     fn name_others(&mut self) {
         let spares = self.listing.spares.iter().map(|name| (name, FindingKind::Spare)); // @W
         let strays = self.listing.strays.iter().map(|name| (name, FindingKind::Stray)); // @X
@@ -400,52 +444,6 @@ impl Survey {
             self.findings.push(Finding::new(kind, Severity::Info, &self.dir.join(name)));
         }
     }
-}
-
-/// What the begin of a segment says; `uuid` is that of the log where one is known.
-fn head(facts: &SegmentFacts, uuid: Option<Uuid>, behind_oldest: bool) -> Head {
-    let header = match facts.header {
-        _ if facts.is_unsupported() => HeaderFound::Unsupported,
-        Ok(_) if facts.header_damage.is_none() => HeaderFound::Valid,
-        Ok(_) | Err(_) => HeaderFound::Invalid,
-    };
-    Head {
-        header,
-        // Its copy stands in.
-        slot: facts.header_damage.is_some(),
-        behind_oldest,
-        named: facts.header.is_ok_and(|header| is_named_so(facts, &header)),
-        ours: facts.header.is_ok_and(|header| uuid.is_none_or(|uuid| uuid == header.uuid)),
-    }
-}
-
-/// Whether the name of a segment, where it has one, agrees with its header.
-fn is_named_so(facts: &SegmentFacts, header: &SegmentHeader) -> bool {
-    facts.named.is_none_or(|named| named == (header.number, header.first_lsn))
-}
-
-fn footer_found(
-    segment: &Segment,
-    (frames, behind): (&Frames, &Behind),
-    wanted: u64,
-) -> FooterFound {
-    match &segment.facts.footer {
-        FooterFacts::Valid(footer)
-            if holds(footer, &segment.header, wanted)
-                && (frames.last < wanted || footer.end == frames.end) =>
-        {
-            FooterFound::Agrees
-        }
-        FooterFacts::Valid(_) => FooterFound::Contradicts,
-        FooterFacts::Damaged(_) | FooterFacts::Absent if behind.footer => FooterFound::Damaged,
-        FooterFacts::Damaged(_) | FooterFacts::Absent => FooterFound::Absent,
-    }
-}
-
-/// Whether a footer agrees with what the neighbours of its segment say.
-fn holds(footer: &Footer, header: &SegmentHeader, wanted: u64) -> bool {
-    let records = wanted.checked_add(1).and_then(|next| next.checked_sub(header.first_lsn));
-    footer.last_lsn == wanted && records == Some(footer.record_count)
 }
 
 pub(super) fn missing(segment: &Segment, frames: &Frames, wanted: u64) -> Finding {

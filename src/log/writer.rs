@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use oncelog_format::{FrameHeader, Place, SegmentHeader, encode_frame, frame_len, limits};
 
+use super::cursors::CursorFile;
 use super::dir::DirLock;
 use super::fill::Filling;
 use super::options::{Batch, Options, WaitPolicy};
@@ -63,6 +64,7 @@ pub(crate) struct Shared {
     /// There is work for the thread that trims.
     pub(crate) trim_wanted: Condvar,
     pub(crate) lock: Mutex<Option<DirLock>>,
+    pub(crate) cursor_file: Mutex<CursorFile>,
 }
 
 pub(crate) type Guard<'a> = MutexGuard<'a, Gate>;
@@ -248,6 +250,7 @@ pub(crate) fn closed() -> Error {
 
 impl Shared {
     pub(crate) fn new(dir: PathBuf, options: &Options, lock: DirLock, gate: Gate) -> Self {
+        let cursor_file = CursorFile::new(&dir, gate.holds.has_used_cursors());
         Self {
             dir,
             io: Arc::clone(&options.io),
@@ -269,6 +272,7 @@ impl Shared {
             filling: Condvar::new(),
             trim_wanted: Condvar::new(),
             lock: Mutex::new(Some(lock)),
+            cursor_file: Mutex::new(cursor_file),
         }
     }
 
