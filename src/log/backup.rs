@@ -220,6 +220,10 @@ impl<'a> Target<'a> {
         for (to, from) in content.iter_mut().zip(LOCK_UNFINISHED) {
             *to = from;
         }
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::BackupUnmarked) {
+            content = [0; LOCK_LEN];
+        }
         let written = self.lock.write_all_at(&content, 0);
         written.map_err(|e| refusal("cannot write the lock file", &path, e))?;
         self.lock.sync().map_err(|e| Error::io("cannot sync the lock file", &path, e))?;

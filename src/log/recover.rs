@@ -5,22 +5,18 @@
 //!
 //! Memory is bounded by the largest record and by the number of segments.
 
-use std::io;
 use std::path::Path;
 
 use oncelog_format::{Owner, SegmentHeader};
 
-use super::cursors::{CursorFacts, Stand};
-use super::facts::{
-    CURSORS_NAME, FooterFacts, LOCK_NAME, Listing, LockFacts, SegmentFacts, SlotFacts,
-};
+use super::facts::{FooterFacts, LOCK_NAME, Listing, LockFacts, SegmentFacts, SlotFacts};
 use super::finding::{Finding, FindingKind, Severity};
 use super::options::Check;
 use super::rows::{self, End, Ending, FooterTaken, Identity, Row};
-use super::scan::{self, Behind, Frames, Tally, Window};
+use super::scan::{Behind, Frames, Tally};
 use super::survey::{Segment, Survey, Tail, TailState};
 use crate::error::{Error, ErrorKind, Result};
-use crate::io::{Io, OpenHow};
+use crate::io::Io;
 
 impl Survey {
     /// Judges a directory; with [`Check::Full`] every frame is read.
@@ -290,7 +286,7 @@ impl Survey {
             segment.tally = Tally::of_footer(&footer);
             segment.dead = (footer.end < footer.offset).then_some(footer.end..footer.offset);
         } else {
-            let (frames, behind) = read(io, segment, Some(next))?;
+            let (frames, behind) = segment.read(io, Some(next))?;
             segment.take(&frames, &behind);
             let footer = segment.footer_found(&frames, &behind, wanted);
             let (row, taken) = rows::of_sealed(footer, frames.last >= wanted);
@@ -331,7 +327,7 @@ impl Survey {
     }
 
     fn judge_tail(&mut self, io: &dyn Io, segment: &mut Segment, whole: bool) -> Result<()> {
-        let (frames, behind) = read(io, segment, None)?;
+        let (frames, behind) = segment.read(io, None)?;
         segment.take(&frames, &behind);
         let slots = segment.facts.valid_slots().map(|slot| slot.durable_lsn).max();
         self.proven = segment.header.first_lsn.saturating_sub(1);
@@ -421,22 +417,6 @@ impl Survey {
         }
     }
 
-    fn judge_cursors(&mut self, io: &dyn Io) {
-        // @Y
-        let Some(uuid) = self.uuid.filter(|_| self.listing.cursors) else { return };
-        let facts = CursorFacts::read(io, &self.dir, uuid);
-        self.findings.extend(facts.damage.iter().chain(&facts.ignored).cloned());
-        let next = self.last.saturating_add(1);
-        let ahead = |stand: &Stand| self.tail.is_some() && stand.lsn > next;
-        for (name, stand) in facts.cursors.iter().filter(|(_, stand)| ahead(stand)) {
-            let path = self.dir.join(CURSORS_NAME);
-            let ahead = Finding::new(FindingKind::CursorAhead, Severity::Degraded, &path);
-            let ahead = ahead.at_lsn(stand.lsn).saying(format!("at most LSN {next}"), name.clone());
-            self.findings.push(ahead);
-        }
-        self.cursors = facts;
-    }
-
     fn name_others(&mut self) {
         let spares = self.listing.spares.iter().map(|name| (name, FindingKind::Spare)); // @W
         let strays = self.listing.strays.iter().map(|name| (name, FindingKind::Stray)); // @X
@@ -453,25 +433,6 @@ pub(super) fn missing(segment: &Segment, frames: &Frames, wanted: u64) -> Findin
         .at_offset(frames.valid_end)
         .at_lsn(frames.last.saturating_add(1))
         .saying(format!("records up to LSN {wanted}"), found)
-}
-
-/// Reads the frames of a segment, and what stands behind them to the physical end.
-fn read(io: &dyn Io, segment: &Segment, until: Option<u64>) -> Result<(Frames, Behind)> {
-    let path = &segment.facts.path;
-    let read = || -> io::Result<(Frames, Behind)> {
-        let file = io.open(path, OpenHow::Read)?;
-        let mut window = Window::new(&*file)?;
-        let frames = scan::frames(&mut window, &segment.header, until)?;
-        #[cfg(planted)]
-        if crate::planted::is_active(crate::planted::Bug::ZerosNotScanned)
-            && window.at(frames.end, 1)?.first().is_none_or(|&byte| byte == 0)
-        {
-            return Ok((frames.clone(), Behind { used: frames.end, stated: 0, footer: false }));
-        }
-        let behind = scan::behind(&mut window, &segment.header, frames.end)?;
-        Ok((frames, behind))
-    };
-    read().map_err(|e| Error::io("cannot read the segment", path, e))
 }
 
 fn offset_of(at: usize) -> u64 {

@@ -14,6 +14,7 @@ use oncelog::{
     BackupReport, Check, Durability, ErrorKind, Log, LogView, Lsn, Options, Record, Severity,
 };
 
+use crate::figures::figure;
 use crate::log::{batch, lsn, open, options, place, read};
 
 /// The payload of a record.
@@ -298,11 +299,12 @@ fn no_failing_call_leaves_a_shorter_log() {
             }
         }
     }
-    println!("backup: {cases} cases, {crashes} crashes");
+    figure(5, "cases of a failing backup", cases);
+    figure(5, "power losses behind a failing backup", crashes);
 }
 
 #[test]
-fn a_crash_at_any_point_of_a_backup_leaves_no_shorter_log() {
+pub(crate) fn a_crash_at_any_point_of_a_backup_leaves_no_shorter_log() {
     let (io, log) = memory();
     let points = Arc::new(std::sync::Mutex::new(Vec::new()));
     let notes = Arc::clone(&points);
@@ -321,5 +323,5 @@ fn a_crash_at_any_point_of_a_backup_leaves_no_shorter_log() {
         }
         check_left(machine).unwrap_or_else(|e| panic!("kill at point {i}: {e}"));
     }
-    println!("backup: {crashes} crashes");
+    figure(1, "crashes of a backup", crashes);
 }
