@@ -65,11 +65,13 @@ pub enum Bug {
     FillerOvertakes = 25,
     /// The filler syncs through the writers' description and keeps a failure to itself.
     SyncErrorTaken = 26,
+    /// Opening writes unproven frames again without dropping them from the cache.
+    CacheKept = 27,
 }
 
 impl Bug {
     /// The bugs of the log.
-    pub const LOG: [Self; 14] = [
+    pub const LOG: [Self; 15] = [
         Self::NoDirSync,
         Self::AckBeforeSync,
         Self::AppendBehindTorn,
@@ -84,6 +86,7 @@ impl Bug {
         Self::OffsetReused,
         Self::FillerOvertakes,
         Self::SyncErrorTaken,
+        Self::CacheKept,
     ];
 
     /// The bugs of the broadcaster.
