@@ -156,6 +156,7 @@ fn resume(
     gate.number_max = survey.number_max;
     gate.fill.plan = Plan::of(options.fill, &*options.io, path);
     (gate.oldest, gate.degraded) = (survey.oldest, survey.degraded());
+    gate.holds = Holds::new(&survey.cursors);
     gate.slot_lsn = slot.map_or(0, |slot| slot.durable_lsn);
     gate.must_roll = judged.bare || judged.state != TailState::Clean;
     #[cfg(planted)]

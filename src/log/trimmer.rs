@@ -5,12 +5,12 @@
 //! ends before a close returns: what it has not removed by then waits for the next open.
 
 use std::sync::{Arc, PoisonError};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::writer::{Gate, Guard, Shared, now};
 use super::{Handle, lock};
 use crate::error::ErrorKind;
+use crate::sync::thread::{self, JoinHandle};
 
 /// Rest between two steps: 4 MiB each make 800 MB/s at most.
 const REST: Duration = Duration::from_millis(5);
