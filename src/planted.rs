@@ -69,6 +69,8 @@ pub enum Bug {
     FillerOvertakes,
     /// The filler syncs through the writers' description and keeps a failure to itself.
     SyncErrorTaken,
+    /// Opening writes unproven frames again without dropping them from the cache.
+    CacheKept,
     /// Raft is told of an append once it is in the buffer.
     FlushedBeforeSync,
     /// A vote is saved without waiting for its sync.
@@ -89,7 +91,7 @@ pub enum Bug {
 
 impl Bug {
     /// The bugs of the log.
-    pub const LOG: [Self; 16] = [
+    pub const LOG: [Self; 17] = [
         Self::NoDirSync,
         Self::AckBeforeSync,
         Self::AppendBehindTorn,
@@ -104,6 +106,7 @@ impl Bug {
         Self::OffsetReused,
         Self::FillerOvertakes,
         Self::SyncErrorTaken,
+        Self::CacheKept,
         Self::CursorBeforeSync,
         Self::PinIgnored,
     ];
