@@ -20,6 +20,7 @@ mod finding;
 pub(crate) mod front;
 mod group;
 mod live;
+mod looked;
 mod open;
 mod options;
 mod pending;
@@ -35,6 +36,7 @@ mod scan;
 mod seek;
 mod spare;
 mod stats;
+mod subscribe;
 mod survey;
 mod tail;
 mod trimmer;
@@ -48,19 +50,17 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 pub use self::cursors::Cursor;
-use self::fill::Plan;
 pub use self::finding::{Finding, FindingKind, Severity};
-use self::live::{Live, Reach};
 pub use self::options::{
     Batch, Check, CreateMode, Durability, Fill, Options, RecordKind, WaitPolicy,
 };
 pub use self::pending::{Durable, Pending};
 pub use self::pins::{Holder, HolderKind, Pin};
-use self::reader::Source;
 pub use self::reader::{Reader, Record};
 pub use self::report::{RecoveryReport, TornEnd};
 pub use self::retention::{Retention, Trimmed};
 pub use self::stats::LogStats;
+pub use self::subscribe::{Delivery, Subscription};
 use self::trimmer::Trimmer;
 pub use self::verify::VerifySummary;
 pub use self::view::{LogView, SegmentInfo};
@@ -98,8 +98,7 @@ pub struct Log {
 #[derive(Debug)]
 struct Handle {
     shared: Arc<Shared>,
-    /// The one that writes what was buffered, and the one that fills.
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    background: Mutex<Option<JoinHandle<()>>>,
     trimmer: Mutex<Trimmer>,
 }
 
@@ -124,14 +123,17 @@ impl Log {
         let shared = Arc::new(shared);
         let handle = Handle {
             shared: Arc::clone(&shared),
-            threads: Mutex::default(),
+            background: Mutex::default(),
             trimmer: Mutex::default(),
         };
         if options.background {
-            handle.start("oncelog", background::run)?;
-            if shared.gate().fill.plan != Plan::Nothing {
-                handle.start("oncelog-fill", fill::run)?;
-            }
+            let started = thread::Builder::new().name("oncelog".to_owned());
+            let thread = Arc::clone(&shared);
+            let started = started
+                .spawn(move || background::run(&thread))
+                .map_err(|e| Error::io("cannot start the log's thread", dir.as_ref(), e))?;
+            *lock(&handle.background) = Some(started);
+            shared.call_filler(&mut shared.gate());
         }
         if !options.retention.is_everything() || !report.leftovers.is_empty() {
             handle.start_trimmer();
@@ -264,54 +266,6 @@ impl Log {
         self.handle.shared.wait_durable(lsn.get(), timeout)
     }
 
-    /// Reads durable records from `from` on, which need not be there yet. Goes on after a failure
-    /// has poisoned the log.
-    ///
-    /// # Errors
-    ///
-    /// `Trimmed` below the oldest LSN, which the error carries. `Closed`.
-    pub fn reader(&self, from: Lsn) -> Result<Reader> {
-        self.reader_of(from, Reach::Durable)
-    }
-
-    /// As [`Log::reader`], and on through what is written and not yet durable:
-    /// [`Record::durable`] says what is. A power loss may take those records, and a later open of
-    /// the log then gives their LSNs to others. What is in the log's buffer is not read.
-    ///
-    /// # Errors
-    ///
-    /// As [`Log::reader`].
-    pub fn reader_written(&self, from: Lsn) -> Result<Reader> {
-        self.reader_of(from, Reach::Written)
-    }
-
-    fn reader_of(&self, from: Lsn, reach: Reach) -> Result<Reader> {
-        let shared = &self.handle.shared;
-        let gate = shared.gate();
-        if gate.closed {
-            return Err(writer::closed());
-        }
-        if from.get() < gate.oldest {
-            return Err(reader::trimmed(gate.oldest));
-        }
-        let source: Arc<dyn Source> = Arc::new(Live { shared: Arc::clone(shared), reach });
-        Ok(Reader::new(source, from.get()))
-    }
-
-    /// The LSN of the first durable record of a time or later, in milliseconds since 1970-01-01
-    /// UTC; the one behind the durable LSN where all are older. Times never decrease in a log, so
-    /// that every record behind it is of that time or later, too. Reads a small part of one
-    /// segment.
-    ///
-    /// # Errors
-    ///
-    /// `Corrupt` where damage stands in between; `Closed`; `Io`.
-    pub fn seek_time(&self, time_ms: u64) -> Result<Lsn> {
-        let shared = Arc::clone(&self.handle.shared);
-        let source: Arc<dyn Source> = Arc::new(Live { shared, reach: Reach::Durable });
-        seek::first_at(&source, time_ms).map(Lsn::at_least_first)
-    }
-
     /// Drops the records below `oldest`, which may be the next LSN at most: all of them, or none
     /// where somebody holds one. Segments that hold no other record leave the log, and their files
     /// go in the background. No reader that is made from here on serves a record below `oldest`,
@@ -404,28 +358,21 @@ impl Log {
 }
 
 impl Handle {
-    fn start(&self, name: &str, run: fn(&Arc<Shared>)) -> Result<()> {
-        let shared = Arc::clone(&self.shared);
-        let started = thread::Builder::new().name(name.to_owned()).spawn(move || run(&shared));
-        let dir = &self.shared.dir;
-        lock(&self.threads)
-            .push(started.map_err(|e| Error::io("cannot start the log's threads", dir, e))?);
-        Ok(())
-    }
-
     fn close(&self) -> Result<()> {
         let closed = self.shared.close();
         if closed.as_ref().is_err_and(|e| e.kind() == ErrorKind::Closed) {
             return closed; // by another clone, which may be at it
         }
-        // A waker that one of the threads calls may own the last clone: it cannot wait for itself,
-        // and has no I/O under way then.
-        for thread in std::mem::take(&mut *lock(&self.threads)) {
-            if thread.thread().id() != thread::current().id() && thread.join().is_err() {
-                tracing::error!("a thread of the log panicked");
-            }
+        let background = lock(&self.background).take();
+        // A waker that the background thread calls may own the last clone: it cannot wait for
+        // itself, and has no I/O under way then.
+        if let Some(background) = background
+            && background.thread().id() != thread::current().id()
+            && background.join().is_err()
+        {
+            tracing::error!("the log's thread panicked");
         }
-        self.shared.remove_spare();
+        self.shared.end_filler();
         self.end_trimmer();
         drop(self.shared.cursor_file());
         // Only here: every write has returned.

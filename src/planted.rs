@@ -69,6 +69,14 @@ pub enum Bug {
     FillerOvertakes = 25,
     /// The filler syncs through the writers' description and keeps a failure to itself.
     SyncErrorTaken = 26,
+    /// Raft is told of an append once it is in the buffer.
+    FlushedBeforeSync = 101,
+    /// A vote is saved without waiting for its sync.
+    VoteNotAwaited = 102,
+    /// A truncation of raft's log is not recorded.
+    RewindInMemory = 103,
+    /// A purge of raft's log trims the record of the vote.
+    TrimTakesState = 104,
 }
 
 impl Bug {
@@ -86,10 +94,10 @@ impl Bug {
         Self::TrimUnlinksFirst,
         Self::SyncRetried,
         Self::OffsetReused,
-        Self::CursorBeforeSync,
-        Self::PinIgnored,
         Self::FillerOvertakes,
         Self::SyncErrorTaken,
+        Self::CursorBeforeSync,
+        Self::PinIgnored,
     ];
 
     /// The bugs of the broadcaster.
@@ -107,6 +115,10 @@ impl Bug {
         Self::UnknownIsRefusal,
         Self::ReservationLeaked,
     ];
+
+    /// The bugs of raft's log.
+    pub const RAFT: [Self; 4] =
+        [Self::FlushedBeforeSync, Self::VoteNotAwaited, Self::RewindInMemory, Self::TrimTakesState];
 }
 
 static ACTIVE: AtomicU32 = AtomicU32::new(0);
@@ -134,6 +146,6 @@ pub fn is_active(bug: Bug) -> bool {
 }
 
 fn number(bug: Bug) -> u32 {
-    let mut known = Bug::LOG.iter().chain(&Bug::BROADCAST);
+    let mut known = Bug::LOG.iter().chain(&Bug::BROADCAST).chain(&Bug::RAFT);
     known.position(|&b| b == bug).and_then(|i| u32::try_from(i).ok()).map_or(0, |i| i + 1)
 }

@@ -72,6 +72,12 @@ pub const TEXT_LEN_MAX: u32 = 65_536;
 /// Most source files of one plan.
 pub const PLAN_FILE_COUNT_MAX: u32 = 65_536;
 
+/// Most bytes of a checkpoint's stream in one record.
+pub const CHECKPOINT_PART_LEN_MAX: u32 = 1_000_000;
+
+/// Most keys that one filter of dropped keys is made for.
+pub const FILTER_KEY_COUNT_MAX: u32 = 1_048_576;
+
 /// Where the frames of a segment begin, in bytes.
 pub const FRAMES_OFFSET: u64 = 12_288;
 

@@ -534,6 +534,53 @@ for name, fields, expect in [
     file("control-" + name, "13.2", "control", fields, expect)
 
 
+# --- SPEC 13.3: checkpoints
+
+def entry(kind, name, fields):
+    fields = [(name, u8(kind), kind)] + [(name + "." + f, b, v) for f, b, v in fields]
+    length = sum(len(b) for _, b, _ in fields)
+    return [f32(name + ".length", length)] + fields
+
+
+def task(done):
+    end = [f8("done", 1), f64("done_at", 1700000000009), f8("outcome", 0), ftext("reason", "why")
+           ] if done else [f8("done", 0)]
+    parked = [f8("parked", 0)] if done else [f8("parked", 1), f64("since", 1700000000007),
+                                             ftext("parked_reason", "why")]
+    return accepted() + [
+        f64("accepted_at", 1700000000001), f64("moved_at", 1700000000005), f8("owns", 1),
+        f32("acks", 1), f32("which", 1), f64("lsn", 41), f64("tick", TICK)] + parked + end
+
+
+STREAM = entry(1, "facts", [
+    f64("last_id", 9), f64("newest", 1700000000009), f64("term", 3), f64("ignored", 4),
+    f64("expired", 5), f64("evicted", 6), f64("evicted_until", 1700000000008), f64("forgotten", 7),
+    f8("policy", 1)] + POLICY)
+STREAM += entry(2, "collection", COLLECTION)
+STREAM += entry(3, "channel", [ftext("vchannel", "airports-0"), ftext("pchannel", "p0")])
+STREAM += entry(4, "task", task(False)) + entry(4, "tombstone", task(True))
+STREAM += entry(5, "job", accepted([f8("link", 1)]) + [
+    f64("made_at", 1700000000002), f32("attempt", 1), f8("plan", 1)] + PLAN + [
+    f8("state", 1)] + job_state() + [
+    f8("end", 1), f8("commit", 1), f64("by", 9), f8("over", 1), f8("committed", 0),
+    f64("over_at", 1700000000006)])
+STREAM += entry(6, "filter", [f32("capacity", 2), f32("count", 1),
+                              ("bits", text(b"\x01\x80\x00\x02" * 2), b"\x01\x80\x00\x02" * 2)])
+LENGTH = sum(len(b) for _, b, _ in STREAM)
+for name, fields, expect in [
+    ("begin", control(0x0D, [f64("covers", 40), f16("version", 1)]), "ok"),
+    ("part", control(0x0E, [f64("covers", 40), f32("index", 0), f32("length", LENGTH)] + STREAM),
+     "ok"),
+    ("end", control(0x0F, [f64("covers", 40), f64("begin", 41), f32("parts", 1),
+                           f64("length", LENGTH), ("sha256", b"\xcd" * 32, b"\xcd" * 32)]), "ok"),
+    ("covers-0", control(0x0D, [f64("covers", 0), f16("version", 1)]), "field at 10"),
+    ("covers-itself", control(0x0F, [f64("covers", 41), f64("begin", 41)]), "field at 18"),
+    ("part-long", control(0x0E, [f64("covers", 40), f32("index", 0), f32("length", 1000001)]),
+     "limit at 22"),
+]:
+    file("control-checkpoint-" + name, "13.3", "control", fields, expect)
+
+
 # --- Segments without the zeros between their blocks, for fuzz/src/lib.rs
 
 def segment(*parts, first_lsn=46, slots=None):

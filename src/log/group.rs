@@ -91,6 +91,7 @@ impl Shared {
             Ok(()) => {
                 gate.written = upto;
                 if sync {
+                    gate.fill.syncs = gate.fill.syncs.saturating_add(1);
                     gate.durable = upto;
                 }
             }

@@ -49,6 +49,30 @@ impl Survey {
         Ok(survey)
     }
 
+    /// Judges a log without damage again, of which only the frames of the tail may have changed.
+    /// Where more has, all of it is judged.
+    ///
+    /// # Errors
+    ///
+    /// As [`Survey::read`].
+    pub(crate) fn look_at_tail_again(mut self, io: &dyn Io, check: Check) -> Result<Self> {
+        let Some(before) = self.segments.pop() else { return Self::read(io, &self.dir, check) };
+        let facts = SegmentFacts::read(io, &before.facts.path)?;
+        let header = (facts.header, facts.header_damage, facts.slots);
+        if header != (Ok(before.header), None, before.facts.slots) {
+            return Self::read(io, &self.dir, check);
+        }
+        let others = [FindingKind::Spare, FindingKind::Stray];
+        self.findings.retain(|f| f.path != facts.path && !others.contains(&f.kind));
+        let mut segment = Segment::new(facts, before.header);
+        self.tail = None;
+        self.judge_tail(io, &mut segment, true)?;
+        self.last = segment.last;
+        self.segments.push(segment);
+        self.name_others();
+        Ok(self)
+    }
+
     /// Judges one segment by itself, as if it were the tail.
     ///
     /// # Errors
@@ -197,7 +221,8 @@ impl Survey {
             facts.header.is_err() && !facts.is_unsupported() && is_below
         };
         for facts in self.refused.extract_if(.., is_leftover) {
-            self.findings.retain(|finding| finding.path != facts.path);
+            let others = [FindingKind::Spare, FindingKind::Stray];
+            self.findings.retain(|f| f.path != facts.path && !others.contains(&f.kind));
             self.leftovers.push(facts);
         }
     }

@@ -3,6 +3,7 @@
 use oncelog::testing::Dice;
 
 use super::drive::{Op, ROOM};
+use super::hold::{self, Hold};
 
 /// A named sequence of steps.
 #[derive(Clone, Debug)]
@@ -12,7 +13,7 @@ pub(crate) struct Workload {
     pub(crate) ops: Vec<Op>,
 }
 
-fn named(name: impl Into<String>, ops: Vec<Op>) -> Workload {
+pub(crate) fn named(name: impl Into<String>, ops: Vec<Op>) -> Workload {
     let name = name.into();
     let seed = name.bytes().fold(1, |h: u64, b| h.wrapping_mul(31).wrapping_add(u64::from(b)));
     Workload { name, seed, ops }
@@ -32,10 +33,12 @@ pub(crate) fn all(random: u64) -> Vec<Workload> {
     all.extend(torn_ends());
     all.extend(full_disks());
     all.extend(fills());
+    all.extend(spares());
     all.extend(failed_syncs());
     all.extend(failed_writes());
     all.extend(remainders());
     all.extend((1..=random).map(drawn));
+    all.extend(hold::workloads());
     all.extend(trims());
     all.extend(rolls());
     all
@@ -237,95 +240,88 @@ fn full_disks() -> Vec<Workload> {
     ]
 }
 
-/// Spares, and the windows of the tail, beside a writer that stays behind them or passes them.
+/// `count` steps of filling ahead.
+fn steps(count: usize) -> Vec<Op> {
+    vec![Op::Fill; count]
+}
+
+/// More than half of a segment, behind which a spare is made.
+fn half() -> Op {
+    synced(ROOM / 2 + 500)
+}
+
+/// Windows of the tail, beside a writer that stays behind them or passes them.
 fn fills() -> Vec<Workload> {
-    let steps = |count: usize| vec![Op::Fill; count];
-    let half = || synced(ROOM / 2 + 500);
-    let with = |name, parts: Vec<Vec<Op>>| named(name, parts.concat());
+    let ahead = [
+        steps(2),
+        vec![synced(700), half()],
+        steps(7),
+        vec![synced(ROOM - 900), synced(9)],
+        steps(2),
+        vec![buffered(3000), Op::Close, synced(5)],
+    ];
+    let beside = [
+        steps(1),
+        vec![synced(3000), synced(2000), Op::Fill],
+        vec![buffered(9000), Op::Fill, Op::Flush, Op::Fill, synced(9000)],
+        steps(2),
+        vec![Op::Sync, Op::Kill, synced(700)],
+        steps(2),
+        vec![synced(20_000), Op::Fill, Op::Power, synced(9)],
+    ];
+    let failed = [900, 2000, 5000].map(|len| {
+        let caught = vec![synced(9), buffered(len), Op::Flush, Op::FailSync, Op::Fill];
+        [caught, vec![Op::Sync, synced(5), Op::Kill]].concat()
+    });
+    let evicted = vec![synced(700), Op::Fill, Op::FailSync, Op::Fill, Op::Evict, synced(700)];
     vec![
-        with(
-            "filled ahead",
-            vec![
-                steps(2),
-                vec![synced(700), half()],
-                steps(7),
-                vec![synced(ROOM - 900), synced(9)],
-                steps(2),
-                vec![buffered(3000), Op::Close, synced(5)],
-            ],
-        ),
-        with(
-            "filled while it is written",
-            vec![
-                steps(1),
-                vec![synced(3000), synced(2000)],
-                steps(1),
-                vec![buffered(9000), Op::Fill, Op::Flush, Op::Fill, synced(9000)],
-                steps(2),
-                vec![Op::Sync, Op::Kill, synced(700)],
-                steps(2),
-                vec![synced(20_000), Op::Fill, Op::Power, synced(9)],
-            ],
-        ),
-        with(
-            "spare half filled",
-            vec![
-                vec![half()],
-                steps(3),
-                vec![Op::Buffered(vec![700, 700]), half(), half()],
-                steps(4),
-                vec![half(), Op::Kill, half(), half()],
-            ],
-        ),
-        with(
-            "spare of a log that ends",
-            vec![
-                vec![half()],
-                steps(4),
-                vec![Op::Power, half(), synced(9)],
-                steps(4),
-                vec![half(), Op::Fill, Op::Close, half()],
-            ],
-        ),
-        with(
-            "batch larger than the spare",
-            vec![
-                vec![half()],
-                steps(4),
-                vec![Op::Synced(vec![ROOM / 2; 3]), synced(9), Op::Fill, Op::Kill, synced(9)],
-            ],
-        ),
-        with(
-            "spare on a full disk",
-            vec![
-                vec![half(), Op::Space(Some(5)), Op::Fill, Op::Fill, half(), synced(9)],
-                vec![Op::Space(Some(17)), half(), half()],
-                steps(3),
-                vec![Op::Space(Some(0)), Op::Synced(vec![ROOM / 2; 3]), half(), half()],
-                vec![Op::Space(None), half(), half()],
-            ],
-        ),
-        named(
-            "failed sync of a filled tail",
-            [900, 2000, 5000]
-                .into_iter()
-                .flat_map(|len| {
-                    let caught = [synced(9), buffered(len), Op::Flush, Op::FailSync, Op::Fill];
-                    caught.into_iter().chain([Op::Sync, synced(5), Op::Kill])
-                })
-                .chain([synced(700), Op::Fill, Op::FailSync, Op::Fill, Op::Evict, synced(700)])
-                .collect(),
-        ),
-        with(
-            "failed fill of a spare",
-            vec![
-                vec![half()],
-                steps(2),
-                vec![Op::FailSync, Op::Fill, half(), half()],
-                steps(2),
-                vec![Op::FailWrite(None), Op::Fill, half(), Op::Kill, half()],
-            ],
-        ),
+        named("filled ahead", ahead.concat()),
+        named("filled while it is written", beside.concat()),
+        named("failed sync of a filled tail", [failed.concat(), evicted].concat()),
+    ]
+}
+
+/// Spares that are taken at a roll, and those that are not.
+fn spares() -> Vec<Workload> {
+    let half_filled = [
+        vec![half()],
+        steps(3),
+        vec![Op::Buffered(vec![700, 700]), half(), half()],
+        steps(4),
+        vec![half(), Op::Kill, half(), half()],
+    ];
+    let ended = [
+        vec![half()],
+        steps(4),
+        vec![Op::Power, half(), synced(9)],
+        steps(4),
+        vec![half(), Op::Fill, Op::Close, half()],
+    ];
+    let small = [
+        vec![half()],
+        steps(4),
+        vec![Op::Synced(vec![ROOM / 2; 3]), synced(9), Op::Fill, Op::Kill, synced(9)],
+    ];
+    let full = [
+        vec![half(), Op::Space(Some(5)), Op::Fill, Op::Fill, half(), synced(9)],
+        vec![Op::Space(Some(17)), half(), half()],
+        steps(3),
+        vec![Op::Space(Some(0)), Op::Synced(vec![ROOM / 2; 3]), half(), half()],
+        vec![Op::Space(None), half(), half()],
+    ];
+    let failed = [
+        vec![half()],
+        steps(2),
+        vec![Op::FailSync, Op::Fill, half(), half()],
+        steps(2),
+        vec![Op::FailWrite(None), Op::Fill, half(), Op::Kill, half()],
+    ];
+    vec![
+        named("spare half filled", half_filled.concat()),
+        named("spare of a log that ends", ended.concat()),
+        named("batch larger than the spare", small.concat()),
+        named("spare on a full disk", full.concat()),
+        named("failed fill of a spare", failed.concat()),
     ]
 }
 
@@ -457,7 +453,7 @@ fn drawn(seed: u64) -> Workload {
     };
     let steps = 4 + dice.below(8);
     let ops = (0..steps)
-        .map(|_| match dice.below(43) {
+        .map(|_| match dice.below(49) {
             0..=8 => Op::Synced(batch(&mut dice)),
             9..=17 => Op::Buffered(batch(&mut dice)),
             18..=20 => Op::Flush,
@@ -473,6 +469,11 @@ fn drawn(seed: u64) -> Workload {
             37 => Op::FailWrite([None, Some(dice.index(3000))][dice.index(2)]),
             38 => Op::Space(Some(dice.below(30))),
             39..=41 => Op::Fill,
+            42 => Op::Hold(Hold::Retain),
+            43..=44 => Op::Hold(Hold::RemoveStep),
+            45 => Op::Hold(Hold::Cursor(dice.below(5))),
+            46 => Op::Hold([Hold::RemoveCursor, Hold::Unpin][dice.index(2)]),
+            47 => Op::Hold(Hold::Pin(dice.below(5))),
             _ => Op::Space(None),
         })
         .collect();
