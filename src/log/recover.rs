@@ -5,22 +5,18 @@
 //!
 //! Memory is bounded by the largest record and by the number of segments.
 
-use std::io;
 use std::path::Path;
 
-use oncelog_format::{Footer, Owner, SegmentHeader, Uuid};
+use oncelog_format::{Owner, SegmentHeader};
 
-use super::cursors::{CursorFacts, Stand};
-use super::facts::{
-    CURSORS_NAME, FooterFacts, LOCK_NAME, Listing, LockFacts, SegmentFacts, SlotFacts,
-};
+use super::facts::{FooterFacts, LOCK_NAME, Listing, LockFacts, SegmentFacts, SlotFacts};
 use super::finding::{Finding, FindingKind, Severity};
 use super::options::Check;
-use super::rows::{self, End, Ending, FooterFound, FooterTaken, Head, HeaderFound, Identity, Row};
-use super::scan::{self, Behind, Frames, Tally, Window};
+use super::rows::{self, End, Ending, FooterTaken, Identity, Row};
+use super::scan::{Behind, Frames, Tally};
 use super::survey::{Segment, Survey, Tail, TailState};
 use crate::error::{Error, ErrorKind, Result};
-use crate::io::{Io, OpenHow};
+use crate::io::Io;
 
 impl Survey {
     /// Judges a directory; with [`Check::Full`] every frame is read.
@@ -44,7 +40,7 @@ impl Survey {
         survey.check_order();
         survey.leave_out_leftovers();
         survey.judge_segments(io, check, true)?;
-        survey.judge_cursors(io);
+        survey.judge_cursors(io); // @Y
         survey.name_others();
         Ok(survey)
     }
@@ -147,7 +143,7 @@ impl Survey {
             let copied = copied.at_offset(offset_of(e.at));
             self.findings.push(copied.saying("a segment header", e.to_string()));
         }
-        let refused = match (rows::of_head(head(facts, self.uuid, false)), facts.header) {
+        let refused = match (rows::of_head(facts.head(self.uuid, false)), facts.header) {
             (Ok(_), Ok(header)) => {
                 self.uuid.get_or_insert(header.uuid);
                 return Ok(header);
@@ -160,7 +156,7 @@ impl Survey {
                 // @G
                 let foreign = finding(FindingKind::SegmentForeign, Severity::Corrupt);
                 match (facts.named, self.uuid) {
-                    (Some((number, first)), _) if !is_named_so(facts, &header) => {
+                    (Some((number, first)), _) if !facts.is_named_as(&header) => {
                         let expected = format!("number {number} and first LSN {first}");
                         let found = format!("{} and {}", header.number, header.first_lsn);
                         foreign.saying(expected, found)
@@ -233,7 +229,7 @@ impl Survey {
         let Some(number) = begun.map(|segment| segment.header.number).max() else { return };
         let is_leftover = |facts: &mut SegmentFacts| {
             let is_below = facts.named.is_some_and(|(named, _)| named < number);
-            rows::of_head(head(facts, None, is_below)) == Err(Row::I)
+            rows::of_head(facts.head(None, is_below)) == Err(Row::I)
         };
         for facts in self.refused.extract_if(.., is_leftover) {
             let others = [FindingKind::Spare, FindingKind::Stray];
@@ -283,16 +279,16 @@ impl Survey {
             FooterFacts::Valid(footer) => Some(footer.clone()),
             FooterFacts::Damaged(_) | FooterFacts::Absent => None,
         };
-        let stands = footer.as_ref().is_some_and(|f| holds(f, &segment.header, wanted));
+        let stands = footer.as_ref().is_some_and(|f| segment.agrees_with_neighbours(f, wanted));
         if let Some(footer) = footer.filter(|_| stands && check == Check::Tail) {
             // @L, as the footer has it.
             (segment.last, segment.end) = (footer.last_lsn, footer.end);
             segment.tally = Tally::of_footer(&footer);
             segment.dead = (footer.end < footer.offset).then_some(footer.end..footer.offset);
         } else {
-            let (frames, behind) = read(io, segment, Some(next))?;
+            let (frames, behind) = segment.read(io, Some(next))?;
             segment.take(&frames, &behind);
-            let footer = footer_found(segment, (&frames, &behind), wanted);
+            let footer = segment.footer_found(&frames, &behind, wanted);
             let (row, taken) = rows::of_sealed(footer, frames.last >= wanted);
             self.tell_footer(segment, &frames, taken);
             if row == Row::M {
@@ -331,7 +327,7 @@ impl Survey {
     }
 
     fn judge_tail(&mut self, io: &dyn Io, segment: &mut Segment, whole: bool) -> Result<()> {
-        let (frames, behind) = read(io, segment, None)?;
+        let (frames, behind) = segment.read(io, None)?;
         segment.take(&frames, &behind);
         let slots = segment.facts.valid_slots().map(|slot| slot.durable_lsn).max();
         self.proven = segment.header.first_lsn.saturating_sub(1);
@@ -421,22 +417,6 @@ impl Survey {
         }
     }
 
-    fn judge_cursors(&mut self, io: &dyn Io) {
-        // @Y
-        let Some(uuid) = self.uuid.filter(|_| self.listing.cursors) else { return };
-        let facts = CursorFacts::read(io, &self.dir, uuid);
-        self.findings.extend(facts.damage.iter().chain(&facts.ignored).cloned());
-        let next = self.last.saturating_add(1);
-        let ahead = |stand: &Stand| self.tail.is_some() && stand.lsn > next;
-        for (name, stand) in facts.cursors.iter().filter(|(_, stand)| ahead(stand)) {
-            let path = self.dir.join(CURSORS_NAME);
-            let ahead = Finding::new(FindingKind::CursorAhead, Severity::Degraded, &path);
-            let ahead = ahead.at_lsn(stand.lsn).saying(format!("at most LSN {next}"), name.clone());
-            self.findings.push(ahead);
-        }
-        self.cursors = facts;
-    }
-
     fn name_others(&mut self) {
         let spares = self.listing.spares.iter().map(|name| (name, FindingKind::Spare)); // @W
         let strays = self.listing.strays.iter().map(|name| (name, FindingKind::Stray)); // @X
@@ -446,52 +426,6 @@ impl Survey {
     }
 }
 
-/// What the begin of a segment says; `uuid` is that of the log where one is known.
-fn head(facts: &SegmentFacts, uuid: Option<Uuid>, behind_oldest: bool) -> Head {
-    let header = match facts.header {
-        _ if facts.is_unsupported() => HeaderFound::Unsupported,
-        Ok(_) if facts.header_damage.is_none() => HeaderFound::Valid,
-        Ok(_) | Err(_) => HeaderFound::Invalid,
-    };
-    Head {
-        header,
-        // Its copy stands in.
-        slot: facts.header_damage.is_some(),
-        behind_oldest,
-        named: facts.header.is_ok_and(|header| is_named_so(facts, &header)),
-        ours: facts.header.is_ok_and(|header| uuid.is_none_or(|uuid| uuid == header.uuid)),
-    }
-}
-
-/// Whether the name of a segment, where it has one, agrees with its header.
-fn is_named_so(facts: &SegmentFacts, header: &SegmentHeader) -> bool {
-    facts.named.is_none_or(|named| named == (header.number, header.first_lsn))
-}
-
-fn footer_found(
-    segment: &Segment,
-    (frames, behind): (&Frames, &Behind),
-    wanted: u64,
-) -> FooterFound {
-    match &segment.facts.footer {
-        FooterFacts::Valid(footer)
-            if holds(footer, &segment.header, wanted)
-                && (frames.last < wanted || footer.end == frames.end) =>
-        {
-            FooterFound::Agrees
-        }
-        FooterFacts::Valid(_) => FooterFound::Contradicts,
-        FooterFacts::Damaged(_) | FooterFacts::Absent if behind.footer => FooterFound::Damaged,
-        FooterFacts::Damaged(_) | FooterFacts::Absent => FooterFound::Absent,
-    }
-}
-
-/// Whether a footer agrees with what the neighbours of its segment say.
-fn holds(footer: &Footer, header: &SegmentHeader, wanted: u64) -> bool {
-    let records = wanted.checked_add(1).and_then(|next| next.checked_sub(header.first_lsn));
-    footer.last_lsn == wanted && records == Some(footer.record_count)
-}
-
 pub(super) fn missing(segment: &Segment, frames: &Frames, wanted: u64) -> Finding {
     let found = frames.invalid.map_or_else(|| "none".to_owned(), |invalid| invalid.to_string());
     segment
@@ -499,25 +433,6 @@ pub(super) fn missing(segment: &Segment, frames: &Frames, wanted: u64) -> Findin
         .at_offset(frames.valid_end)
         .at_lsn(frames.last.saturating_add(1))
         .saying(format!("records up to LSN {wanted}"), found)
-}
-
-/// Reads the frames of a segment, and what stands behind them to the physical end.
-fn read(io: &dyn Io, segment: &Segment, until: Option<u64>) -> Result<(Frames, Behind)> {
-    let path = &segment.facts.path;
-    let read = || -> io::Result<(Frames, Behind)> {
-        let file = io.open(path, OpenHow::Read)?;
-        let mut window = Window::new(&*file)?;
-        let frames = scan::frames(&mut window, &segment.header, until)?;
-        #[cfg(planted)]
-        if crate::planted::is_active(crate::planted::Bug::ZerosNotScanned)
-            && window.at(frames.end, 1)?.first().is_none_or(|&byte| byte == 0)
-        {
-            return Ok((frames.clone(), Behind { used: frames.end, stated: 0, footer: false }));
-        }
-        let behind = scan::behind(&mut window, &segment.header, frames.end)?;
-        Ok((frames, behind))
-    };
-    read().map_err(|e| Error::io("cannot read the segment", path, e))
 }
 
 fn offset_of(at: usize) -> u64 {
