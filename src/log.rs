@@ -291,6 +291,19 @@ impl Log {
         self.handle.close()
     }
 
+    /// As [`Log::enqueue`]; `None` where that would wait or do I/O, so that it can be called within
+    /// a write or a sync of this log.
+    ///
+    /// # Errors
+    ///
+    /// As [`Log::enqueue`].
+    #[cfg(any(test, feature = "testing"))]
+    pub fn try_enqueue(&self, batch: Batch<'_>) -> Result<Option<Pending>> {
+        let shared = &self.handle.shared;
+        let lsns = shared.try_enqueue(batch, true)?;
+        Ok(lsns.map(|lsns| Pending::new(Arc::clone(shared), lsns)))
+    }
+
     /// Writes a slot that states the durable LSN, as a log does after 10 ms without an append.
     ///
     /// # Errors

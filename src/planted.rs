@@ -61,11 +61,39 @@ pub enum Bug {
     UnknownIsRefusal = 23,
     /// A refusal does not give up the reservation.
     ReservationLeaked = 24,
+    /// The checksums of a frame do not cover its length.
+    CrcWithoutLength = 25,
+    /// Zeros read as an empty record.
+    ZerosAccepted = 26,
+    /// Segments are put in order by the text of their numbers.
+    NamesAsText = 27,
+    /// A footer proves the records that it counts.
+    FooterIsProof = 28,
+    /// A lag that does not fit is written as the greatest that does.
+    SaturatedLag = 29,
+    /// Writing a slot takes the error of a failed write-back, and drops it.
+    SyncErrorTaken = 30,
+    /// A sync covers what was appended while it ran.
+    SyncCoversLater = 31,
+    /// Frames state what is written, not what is synced.
+    WatermarkTooHigh = 32,
+    /// Frames state the records before them in their own batch.
+    LagInBatch = 33,
+    /// The first append goes into a bare tail.
+    BareTailWritten = 34,
+    /// A cut batch leaves a clean end.
+    CutBatchIsClean = 35,
+    /// What a trim left is removed without stating the trim again.
+    LeftoversUnstated = 36,
+    /// An append is admitted although an earlier write or sync failed.
+    PoisonForgotten = 37,
+    /// A skip is decided although copies are missing.
+    SkipWithoutCopies = 38,
 }
 
 impl Bug {
     /// The bugs of the log.
-    pub const LOG: [Self; 12] = [
+    pub const LOG: [Self; 25] = [
         Self::NoDirSync,
         Self::AckBeforeSync,
         Self::AppendBehindTorn,
@@ -78,10 +106,23 @@ impl Bug {
         Self::TrimUnlinksFirst,
         Self::SyncRetried,
         Self::OffsetReused,
+        Self::CrcWithoutLength,
+        Self::ZerosAccepted,
+        Self::NamesAsText,
+        Self::FooterIsProof,
+        Self::SaturatedLag,
+        Self::SyncErrorTaken,
+        Self::SyncCoversLater,
+        Self::WatermarkTooHigh,
+        Self::LagInBatch,
+        Self::BareTailWritten,
+        Self::CutBatchIsClean,
+        Self::LeftoversUnstated,
+        Self::PoisonForgotten,
     ];
 
     /// The bugs of the broadcaster.
-    pub const BROADCAST: [Self; 12] = [
+    pub const BROADCAST: [Self; 13] = [
         Self::TombstoneReset,
         Self::FingerprintFastPath,
         Self::ScopeWithoutOwner,
@@ -94,6 +135,7 @@ impl Bug {
         Self::JumpBelieved,
         Self::UnknownIsRefusal,
         Self::ReservationLeaked,
+        Self::SkipWithoutCopies,
     ];
 }
 
@@ -112,6 +154,7 @@ pub fn plant(bug: Bug) {
 /// tests may run beside it.
 pub fn plant_here(bug: Bug) {
     HERE.set(number(bug));
+    oncelog_format::planted::ignore_length(bug == Bug::CrcWithoutLength);
 }
 
 /// True while `bug` is the active one.

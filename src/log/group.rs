@@ -77,6 +77,10 @@ impl Shared {
                 if sync {
                     gate.durable = upto;
                 }
+                #[cfg(planted)]
+                if sync && crate::planted::is_active(crate::planted::Bug::SyncCoversLater) {
+                    gate.durable = gate.mark();
+                }
             }
             #[cfg(planted)]
             Err(e) if refused_and_reused(&mut gate, &e, from) => {}

@@ -157,6 +157,13 @@ fn resume(
     gate.slot_lsn = slot.map_or(0, |slot| slot.durable_lsn);
     gate.must_roll = judged.bare || judged.state != TailState::Clean;
     #[cfg(planted)]
+    if crate::planted::is_active(crate::planted::Bug::BareTailWritten) && judged.bare {
+        gate.must_roll = judged.state != TailState::Clean;
+        if let Some(tail) = &mut gate.tail {
+            tail.bare = false;
+        }
+    }
+    #[cfg(planted)]
     if crate::planted::is_active(crate::planted::Bug::AppendBehindTorn)
         && judged.state == TailState::Torn
     {
@@ -326,6 +333,10 @@ impl Shared {
         let (durable, oldest) = (gate.stated_by_slot(), gate.oldest);
         let paths = std::mem::take(&mut gate.leftovers);
         let (mut gate, tail, done) = self.with_tail(gate, tail, |tail| {
+            #[cfg(planted)]
+            if crate::planted::is_active(crate::planted::Bug::LeftoversUnstated) {
+                return Ok(self.remove_all(paths).0);
+            }
             match tail.write_slot_synced(durable, oldest) {
                 Ok(()) => Ok(self.remove_all(paths).0),
                 // No space for a slot: they stay. Opening needs no free byte.

@@ -107,6 +107,10 @@ impl Survey {
             }
         }
         self.segments.sort_by_key(|segment| segment.header.number);
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::NamesAsText) {
+            self.segments.sort_by_key(|segment| segment.header.number.to_string());
+        }
     }
 
     /// The header of a segment that belongs here.
@@ -278,6 +282,12 @@ impl Survey {
         let slots = segment.facts.valid_slots().map(|slot| slot.durable_lsn).max();
         self.proven = segment.header.first_lsn.saturating_sub(1);
         self.proven = self.proven.max(slots.unwrap_or(0)).max(frames.stated).max(behind.stated);
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::FooterIsProof)
+            && let FooterFacts::Valid(footer) = &segment.facts.footer
+        {
+            self.proven = self.proven.max(footer.last_lsn);
+        }
         let tell = |kind, severity| segment.finding(kind, severity);
         // @N: a trim is recorded behind a sync of everything below it.
         let trimmed = if whole { self.oldest.saturating_sub(1) } else { 0 };
@@ -303,6 +313,13 @@ impl Survey {
             let cut = tell(FindingKind::BatchCut, Severity::Torn);
             let cut = cut.at_offset(frames.end).at_lsn(frames.last.saturating_add(1));
             self.findings.push(cut.saying("the last frame of the batch", "none"));
+            #[cfg(planted)]
+            if crate::planted::is_active(crate::planted::Bug::CutBatchIsClean) {
+                let entries = frames.tally.entries;
+                let (state, bare) = (TailState::Clean, false);
+                self.tail = Some(Tail { used: frames.end, state, bare, entries });
+                return Ok(());
+            }
             TailState::Torn
         } else if sealed {
             // @P

@@ -99,6 +99,11 @@ impl Tail {
         durable: Mark,
         oldest_lsn: u64,
     ) -> std::result::Result<(), Fault> {
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::SyncErrorTaken) && self.slot_dirty {
+            drop(self.file.sync());
+            self.slot_dirty = false;
+        }
         if let Some(found) = self.found {
             // It was read from the cache, and may not be on the disk.
             self.put_slot(&found)?;

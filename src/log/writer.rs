@@ -167,6 +167,10 @@ impl Gate {
 
     /// Refuses what comes after the end.
     pub(crate) fn check_open(&self) -> Result<()> {
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::PoisonForgotten) {
+            return if self.closed { Err(closed()) } else { Ok(()) };
+        }
         if let Some(cause) = &self.poison {
             return Err(poisoned(cause));
         }
@@ -322,11 +326,14 @@ impl Shared {
         gate.time_ms = self.clock.wall_ms().clamp(gate.time_ms, limits::TIME_MS_MAX);
         let last = batch.records.len().saturating_sub(1);
         for (i, record) in batch.records.iter().enumerate() {
+            // Over whole batches: the durable LSN moves from one group to the next.
+            let lag = FrameHeader::lag_of(gate.next_lsn, gate.durable.lsn);
+            #[cfg(planted)]
+            let lag = mistaken(lag, gate, i);
             let header = FrameHeader {
                 lsn: gate.next_lsn,
                 len: u32::try_from(record.len()).unwrap_or(u32::MAX),
-                // Over whole batches: the durable LSN moves from one group to the next.
-                lag: FrameHeader::lag_of(gate.next_lsn, gate.durable.lsn),
+                lag,
                 time_ms: gate.time_ms,
                 kind: batch.kind.as_u8(),
                 batch_end: i == last,
@@ -347,6 +354,21 @@ impl Shared {
             gate.parked = false;
             self.wanted.notify_one();
         }
+    }
+}
+
+/// What a planted bug has record `i` of a batch state, the next one to be encoded.
+#[cfg(planted)]
+fn mistaken(lag: Option<u32>, gate: &Gate, i: usize) -> Option<u32> {
+    use crate::planted::{Bug, is_active};
+    if is_active(Bug::WatermarkTooHigh) {
+        FrameHeader::lag_of(gate.next_lsn, gate.written.lsn)
+    } else if is_active(Bug::LagInBatch) && i > 0 {
+        Some(1)
+    } else if is_active(Bug::SaturatedLag) {
+        lag.map(|lag| lag.min(2))
+    } else {
+        lag
     }
 }
 
