@@ -36,6 +36,16 @@ fn workloads() -> Vec<Vec<Op>> {
         vec![crowd(), Op::Flush, crowd(), Op::Close, crowd(), Op::Sync],
         // Recovery of everything at once: sealed segments, a trim, a torn end.
         vec![fill(), fill(), Op::Trim(3), Op::Buffered(vec![700, 9000]), Op::Flush, Op::Power],
+        vec![
+            fill(),
+            small(),
+            Op::Kill,
+            fill(),
+            Op::Close,
+            Op::Buffered(vec![100]),
+            Op::Sync,
+            fill(),
+        ],
         vec![fill(), Op::Buffered(vec![ROOM - 200]), Op::Close, Op::Kill, Op::Trim(4), Op::Close],
     ]
 }

@@ -302,8 +302,11 @@ fn fail(nth: u64, times: u64, fault: Fault) -> bool {
             if let Err(e) = asked {
                 is_told(&e, fault);
             }
-            // A failed close leaves what a kill leaves.
-            if let Err(e) = process.broadcaster.close() {
+            // A failed close leaves what a kill leaves. A channel that failed, and failed to open
+            // again, is closed already.
+            if let Err(e) = process.broadcaster.close()
+                && e.kind() != ErrorKind::Closed
+            {
                 is_told(&e, fault);
             }
             process.end(&mut told);
