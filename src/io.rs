@@ -17,8 +17,12 @@ mod map;
 pub(crate) mod mem;
 #[cfg(feature = "import")]
 pub(crate) mod source;
+#[cfg(any(loom, shuttle))]
+#[cfg(test)]
+pub(crate) mod turns;
 
 use std::ffi::OsString;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::{fmt, io};
@@ -100,6 +104,16 @@ pub trait Io: fmt::Debug + Send + Sync + 'static {
     /// When this returns `Ok`, every entry made, renamed or removed before the call is durable.
     /// After an error each of them may be old or new on disk for ever, whatever a later call says.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
+
+    /// Says what becomes of the blocks of a file in a directory when they are written again.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    fn blocks(&self, dir: &Path) -> io::Result<Blocks> {
+        let _ = dir;
+        Ok(Blocks::Unknown)
+    }
 
     /// Fills a buffer with bytes that no other process can repeat: identities and salts.
     ///
@@ -193,13 +207,24 @@ pub trait IoFile: fmt::Debug + Send + Sync {
 
     /// Hands out the first `len` bytes without copying them where that is possible.
     ///
-    /// For sealed segments only: nobody writes over frames of, or shortens, such a file any more. The bytes
-    /// stay readable after the file was removed.
+    /// For sealed segments only: nobody writes over its frames any more, and nobody shortens it while
+    /// a slice of the bytes lives. They stay readable after the file was removed.
     ///
     /// # Errors
     ///
     /// `UnexpectedEof` when the file is shorter, else what the system says.
     fn map(&self, len: u64) -> io::Result<Bytes>;
+
+    /// Drops what the system holds of these bytes in its cache, so that they are read from the disk
+    /// again. What is still to be written, and what cannot be dropped, stays; without effect where
+    /// there is no cache.
+    ///
+    /// # Errors
+    ///
+    /// What the system says, except that it cannot do this.
+    fn evict(&self, _bytes: Range<u64>) -> io::Result<()> {
+        Ok(())
+    }
 
     /// Reads until `buf` is full or the file ends, and says how much was read.
     ///
@@ -267,6 +292,18 @@ pub enum OpenHow {
     ReadWrite,
     /// A file that must not exist yet, to read and write.
     CreateNew,
+}
+
+/// What a file system does with the blocks of a file that are written again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Blocks {
+    /// They stay where they are.
+    Fixed,
+    /// They move with each write.
+    Moved,
+    /// Nobody can say, or there are none.
+    Unknown,
 }
 
 /// What stands under a name.

@@ -22,15 +22,18 @@ mod lsn;
 mod place;
 #[cfg(planted)]
 pub mod planted;
+#[cfg(feature = "openraft")]
+pub mod raft;
 mod store;
 mod sync;
 
 pub use crate::clock::{Clock, ClockLimits, LogTime, SystemClock};
 pub use crate::error::{Error, ErrorKind, Result};
 pub use crate::log::{
-    Batch, Check, CreateMode, Durability, Finding, FindingKind, Holder, HolderKind, Log, LogView,
-    Options, Pending, Pin, Reader, Record, RecordKind, RecoveryReport, SegmentInfo, Severity,
-    TornEnd, VerifySummary,
+    Batch, Check, CreateMode, Cursor, Delivery, Durability, Durable, Fill, Finding, FindingKind,
+    Holder, HolderKind, Log, LogStats, LogView, Options, Pending, Pin, Reader, Record, RecordKind,
+    RecoveryReport, Retention, SegmentInfo, Severity, Subscription, TornEnd, Trimmed,
+    VerifySummary, WaitPolicy,
 };
 pub use crate::lsn::{Lsn, LsnRange, SegmentId};
 

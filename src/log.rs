@@ -8,24 +8,41 @@
 //! It does not know what a record means, and it retries nothing.
 
 mod background;
+mod backward;
 mod behind;
+mod cursor;
+mod cursors;
 pub(crate) mod dir;
 mod end;
 pub(crate) mod facts;
+mod fill;
 mod finding;
 pub(crate) mod front;
 mod group;
+mod live;
+mod looked;
 mod open;
 mod options;
+mod pending;
 mod pins;
 mod reader;
 mod rebuild;
 mod recover;
+mod remove;
 mod report;
+mod retention;
 mod roll;
 mod scan;
+#[cfg(any(loom, shuttle))]
+#[cfg(test)]
+mod schedules;
+mod seek;
+mod spare;
+mod stats;
+mod subscribe;
 mod survey;
 mod tail;
+mod trimmer;
 mod verify;
 mod view;
 mod walk;
@@ -35,12 +52,19 @@ use std::path::Path;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+pub use self::cursors::Cursor;
 pub use self::finding::{Finding, FindingKind, Severity};
-pub use self::group::Pending;
-pub use self::options::{Batch, Check, CreateMode, Durability, Options, RecordKind};
+pub use self::options::{
+    Batch, Check, CreateMode, Durability, Fill, Options, RecordKind, WaitPolicy,
+};
+pub use self::pending::{Durable, Pending};
 pub use self::pins::{Holder, HolderKind, Pin};
 pub use self::reader::{Reader, Record};
 pub use self::report::{RecoveryReport, TornEnd};
+pub use self::retention::{Retention, Trimmed};
+pub use self::stats::LogStats;
+pub use self::subscribe::{Delivery, Subscription};
+use self::trimmer::Trimmer;
 pub use self::verify::VerifySummary;
 pub use self::view::{LogView, SegmentInfo};
 use self::writer::Shared;
@@ -78,6 +102,7 @@ pub struct Log {
 struct Handle {
     shared: Arc<Shared>,
     background: Mutex<Option<JoinHandle<()>>>,
+    trimmer: Mutex<Trimmer>,
 }
 
 impl Log {
@@ -99,17 +124,23 @@ impl Log {
     pub fn open(dir: impl AsRef<Path>, options: &Options) -> Result<(Self, RecoveryReport)> {
         let (shared, report) = open::open(dir.as_ref(), options)?;
         let shared = Arc::new(shared);
-        let mut background = None;
+        let handle = Handle {
+            shared: Arc::clone(&shared),
+            background: Mutex::default(),
+            trimmer: Mutex::default(),
+        };
         if options.background {
-            let shared = Arc::clone(&shared);
-            let started = thread::Builder::new()
-                .name("oncelog".to_owned())
-                .spawn(move || background::run(&shared));
-            let started =
-                started.map_err(|e| Error::io("cannot start the log's thread", dir.as_ref(), e))?;
-            background = Some(started);
+            let started = thread::Builder::new().name("oncelog".to_owned());
+            let thread = Arc::clone(&shared);
+            let started = started
+                .spawn(move || background::run(&thread))
+                .map_err(|e| Error::io("cannot start the log's thread", dir.as_ref(), e))?;
+            *lock(&handle.background) = Some(started);
+            shared.call_filler(&mut shared.gate());
         }
-        let handle = Handle { shared, background: Mutex::new(background) };
+        if !options.retention.is_everything() || !report.leftovers.is_empty() {
+            handle.start_trimmer();
+        }
         Ok((Self { handle: Arc::new(handle) }, report))
     }
 
@@ -238,41 +269,36 @@ impl Log {
         self.handle.shared.wait_durable(lsn.get(), timeout)
     }
 
-    /// Reads durable records from `from` on, which need not be there yet. Goes on after a failure
-    /// has poisoned the log.
-    ///
-    /// # Errors
-    ///
-    /// `Trimmed` below the oldest LSN, which the error carries. `Closed`.
-    pub fn reader(&self, from: Lsn) -> Result<Reader> {
-        let shared = &self.handle.shared;
-        let gate = shared.gate();
-        if gate.closed {
-            return Err(writer::closed());
-        }
-        if from.get() < gate.oldest {
-            return Err(reader::trimmed(gate.oldest));
-        }
-        let source: Arc<dyn reader::Source> = Arc::<Shared>::clone(shared);
-        Ok(Reader::new(source, from.get()))
-    }
-
     /// Drops the records below `oldest`, which may be the next LSN at most: all of them, or none
-    /// where somebody holds one. Segments that hold no other record go. No reader that is made from here on serves a record below `oldest`, whether
-    /// or not its bytes stay; one that is within a segment reads that to its end.
+    /// where somebody holds one. Segments that hold no other record leave the log, and their files
+    /// go in the background. No reader that is made from here on serves a record below `oldest`,
+    /// whether or not its bytes stay; one that is within a segment reads that to its end.
     ///
     /// # Errors
     ///
     /// `InvalidInput` above the next LSN; `Pinned` when a record below `oldest` is held, with the
     /// LSN up to which a trim may go; `StoreFull` when there is no space to say so, and nothing
-    /// goes; `Io` when a segment could not be removed: the trim holds, and a later one tries again;
-    /// `Poisoned`, `Closed`.
+    /// goes; `Poisoned`, `Closed`. That a file could not be removed is no error: it is tried again
+    /// at the next trim, and told by [`Log::why_not_trimmed`].
     ///
     /// # Durability
     ///
-    /// The oldest LSN, before a segment goes.
+    /// The oldest LSN, before a file goes.
     pub fn trim(&self, oldest: Lsn) -> Result<()> {
-        self.handle.shared.trim(oldest.get())
+        self.handle.start_trimmer();
+        self.handle.shared.trim(oldest.get()).map(drop)
+    }
+
+    /// Takes one step in removing the files of trimmed segments, as a thread of the log does; says
+    /// whether there was one to take.
+    ///
+    /// # Errors
+    ///
+    /// `Poisoned`, `Closed`.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn remove_step(&self) -> Result<bool> {
+        self.handle.shared.gate().check_open()?;
+        Ok(self.handle.shared.remove_step())
     }
 
     /// Syncs what was appended, and releases the directory before it returns, whatever happens.
@@ -302,6 +328,22 @@ impl Log {
         let shared = &self.handle.shared;
         let lsns = shared.try_enqueue(batch, true)?;
         Ok(lsns.map(|lsns| Pending::new(Arc::clone(shared), lsns)))
+    }
+
+    /// What the log has done since it was opened.
+    #[must_use]
+    pub fn stats(&self) -> LogStats {
+        self.handle.shared.gate().stats
+    }
+
+    /// Takes one step of filling ahead, as the log's thread does; false when there is none to take.
+    ///
+    /// # Errors
+    ///
+    /// `Poisoned`, `Closed`. A refusal to fill is none.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn fill_step(&self) -> Result<bool> {
+        self.handle.shared.fill_step()
     }
 
     /// Writes a slot that states the durable LSN, as a log does after 10 ms without an append.
@@ -346,6 +388,9 @@ impl Handle {
         {
             tracing::error!("the log's thread panicked");
         }
+        self.shared.end_filler();
+        self.end_trimmer();
+        drop(self.shared.cursor_file());
         // Only here: every write has returned.
         drop(lock(&self.shared.lock).take());
         closed

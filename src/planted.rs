@@ -37,6 +37,10 @@ pub enum Bug {
     SyncRetried = 11,
     /// After a refusal for space in a group, its offset and LSNs are used again.
     OffsetReused = 12,
+    /// A cursor is acknowledged before its sync.
+    CursorBeforeSync = 25,
+    /// Trims do not look for pins and cursors.
+    PinIgnored = 26,
     /// The time of a tombstone starts again when the store is opened.
     TombstoneReset = 13,
     /// The fingerprint of a retry is not compared once the original is done.
@@ -61,39 +65,51 @@ pub enum Bug {
     UnknownIsRefusal = 23,
     /// A refusal does not give up the reservation.
     ReservationLeaked = 24,
+    /// A window is filled although frames have come there.
+    FillerOvertakes = 27,
+    /// The filler syncs through the writers' description and keeps a failure to itself.
+    SyncErrorTaken = 28,
     /// The checksums of a frame do not cover its length.
-    CrcWithoutLength = 25,
+    CrcWithoutLength = 41,
     /// Zeros read as an empty record.
-    ZerosAccepted = 26,
+    ZerosAccepted = 42,
     /// Segments are put in order by the text of their numbers.
-    NamesAsText = 27,
+    NamesAsText = 43,
     /// A footer proves the records that it counts.
-    FooterIsProof = 28,
+    FooterIsProof = 44,
     /// A lag that does not fit is written as the greatest that does.
-    SaturatedLag = 29,
-    /// Writing a slot takes the error of a failed write-back, and drops it.
-    SyncErrorTaken = 30,
-    /// A sync covers what was appended while it ran.
-    SyncCoversLater = 31,
+    SaturatedLag = 45,
     /// Frames state what is written, not what is synced.
-    WatermarkTooHigh = 32,
+    WatermarkTooHigh = 46,
     /// Frames state the records before them in their own batch.
-    LagInBatch = 33,
+    LagInBatch = 47,
     /// The first append goes into a bare tail.
-    BareTailWritten = 34,
+    BareTailWritten = 48,
     /// A cut batch leaves a clean end.
-    CutBatchIsClean = 35,
+    CutBatchIsClean = 49,
     /// What a trim left is removed without stating the trim again.
-    LeftoversUnstated = 36,
+    LeftoversUnstated = 50,
     /// An append is admitted although an earlier write or sync failed.
-    PoisonForgotten = 37,
+    PoisonForgotten = 51,
     /// A skip is decided although copies are missing.
-    SkipWithoutCopies = 38,
+    SkipWithoutCopies = 52,
+    /// Raft is told of an append once it is in the buffer.
+    FlushedBeforeSync = 101,
+    /// A vote is saved without waiting for its sync.
+    VoteNotAwaited = 102,
+    /// A truncation of raft's log is not recorded.
+    RewindInMemory = 103,
+    /// A purge of raft's log trims the record of the vote.
+    TrimTakesState = 104,
+    /// A sync counts for what was appended while it ran.
+    SyncCoversLater = 201,
+    /// One of those that wait for a sync is woken, whoever they are.
+    OneWoken = 202,
 }
 
 impl Bug {
     /// The bugs of the log.
-    pub const LOG: [Self; 25] = [
+    pub const LOG: [Self; 26] = [
         Self::NoDirSync,
         Self::AckBeforeSync,
         Self::AppendBehindTorn,
@@ -106,12 +122,13 @@ impl Bug {
         Self::TrimUnlinksFirst,
         Self::SyncRetried,
         Self::OffsetReused,
+        Self::FillerOvertakes,
+        Self::SyncErrorTaken,
         Self::CrcWithoutLength,
         Self::ZerosAccepted,
         Self::NamesAsText,
         Self::FooterIsProof,
         Self::SaturatedLag,
-        Self::SyncErrorTaken,
         Self::SyncCoversLater,
         Self::WatermarkTooHigh,
         Self::LagInBatch,
@@ -120,6 +137,9 @@ impl Bug {
         Self::LeftoversUnstated,
         Self::PoisonForgotten,
     ];
+
+    /// The bugs of who holds records of the log.
+    pub const HOLDS: [Self; 2] = [Self::CursorBeforeSync, Self::PinIgnored];
 
     /// The bugs of the broadcaster.
     pub const BROADCAST: [Self; 13] = [
@@ -137,6 +157,12 @@ impl Bug {
         Self::ReservationLeaked,
         Self::SkipWithoutCopies,
     ];
+
+    /// The bugs of raft's log.
+    pub const RAFT: [Self; 4] =
+        [Self::FlushedBeforeSync, Self::VoteNotAwaited, Self::RewindInMemory, Self::TrimTakesState];
+    /// Bugs that need two threads to show.
+    pub const SCHEDULES: [Self; 2] = [Self::SyncCoversLater, Self::OneWoken];
 }
 
 static ACTIVE: AtomicU32 = AtomicU32::new(0);
@@ -165,6 +191,7 @@ pub fn is_active(bug: Bug) -> bool {
 }
 
 fn number(bug: Bug) -> u32 {
-    let mut known = Bug::LOG.iter().chain(&Bug::BROADCAST);
+    let known = Bug::LOG.iter().chain(&Bug::BROADCAST).chain(&Bug::RAFT);
+    let mut known = known.chain(&Bug::SCHEDULES).chain(&Bug::HOLDS);
     known.position(|&b| b == bug).and_then(|i| u32::try_from(i).ok()).map_or(0, |i| i + 1)
 }

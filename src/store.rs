@@ -22,7 +22,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::io::{DirEntry, EntryKind, Io, OpenHow};
 use crate::log::dir::{DirLock, make_named, sync_dir, sync_parent, sync_parent_if_allowed};
 use crate::log::{CreateMode, Log, Options, Record, RecordKind, RecoveryReport};
-use crate::lsn::Lsn;
 use crate::sync::Mutex;
 
 /// The control log, below the store's directory.
@@ -228,21 +227,6 @@ impl Store {
         Ok(())
     }
 
-    /// Reads control from its first record on; returns the newest time of a frame.
-    pub(crate) fn replay(&self, mut apply: impl FnMut(&ControlRecord)) -> Result<Option<u64>> {
-        let oldest = self.control.oldest_lsn();
-        check_begin(oldest, self.control.next_lsn())?;
-        let mut reader = self.control.reader(oldest)?;
-        let mut newest_ms = None;
-        while let Some(record) = reader.next()? {
-            newest_ms = newest_ms.max(Some(record.time_ms));
-            if let Some(control) = control_record(&record)? {
-                apply(&control);
-            }
-        }
-        Ok(newest_ms)
-    }
-
     /// The directory.
     #[must_use]
     pub fn dir(&self) -> &Path {
@@ -309,15 +293,6 @@ pub(crate) fn control_record(record: &Record) -> Result<Option<ControlRecord>> {
         };
         damaged(kind, "a control record does not decode").with_source(e)
     })
-}
-
-/// Control is whole from its first record, or it says nothing.
-pub(crate) fn check_begin(oldest: Lsn, next: Lsn) -> Result<()> {
-    if oldest == Lsn::FIRST || oldest > next {
-        return Ok(());
-    }
-    let what = "control begins behind its first record, and no checkpoint covers what is missing";
-    Err(Error::new(ErrorKind::Corrupt, what).at_lsn(oldest.get()))
 }
 
 /// Makes sure that the directory is there and is a store's, or may become one.

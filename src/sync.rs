@@ -14,5 +14,9 @@ pub(crate) use std::thread;
 
 #[cfg(all(test, any(loom, shuttle)))]
 mod checked;
+#[cfg(all(test, planted, any(loom, shuttle)))]
+mod planted;
+#[cfg(all(test, shuttle))]
+pub(crate) use self::checked::roll;
 #[cfg(all(test, any(loom, shuttle)))]
-pub(crate) use self::checked::{Condvar, Mutex, MutexGuard, now, restart_time, thread};
+pub(crate) use self::checked::{Condvar, Mutex, MutexGuard, explored, now, play_once, thread};

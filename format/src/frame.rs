@@ -209,6 +209,21 @@ pub fn encode_frame(header: &FrameHeader, place: Place, payload: &[&[u8]], out: 
 /// `Field` for padding that is not zero.
 pub fn decode_frame(bytes: &[u8], place: Place) -> Result<(FrameHeader, &[u8]), DecodeError> {
     let header = FrameHeader::decode(bytes, place, u64_of(bytes.len()))?;
+    Ok((header, decode_payload(&header, bytes, place)?))
+}
+
+/// The payload of the valid frame at the begin of `bytes` whose header was decoded from them at
+/// this place; what follows the frame is ignored.
+///
+/// # Errors
+///
+/// `Truncated` when `bytes` are shorter than the frame; `Checksum` for the CRC; `Field` for padding
+/// that is not zero.
+pub fn decode_payload<'a>(
+    header: &FrameHeader,
+    bytes: &'a [u8],
+    place: Place,
+) -> Result<&'a [u8], DecodeError> {
     let payload_end = FrameHeader::LEN.saturating_add(usize_of(header.len));
     let frame_end = usize::try_from(header.frame_len()).unwrap_or(usize::MAX);
     let (Some(covered), Some(payload), Some(padding)) = (
@@ -231,7 +246,7 @@ pub fn decode_frame(bytes: &[u8], place: Place) -> Result<(FrameHeader, &[u8]), 
         let found = padding.get(i).copied().map_or(0, u64::from);
         return Err(DecodeError::field(payload_end.saturating_add(i), "padding", found));
     }
-    Ok((header, payload))
+    Ok(payload)
 }
 
 /// Bytes of a frame with its padding, for a payload of `payload_len` bytes.

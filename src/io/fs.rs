@@ -6,6 +6,8 @@
 #![expect(clippy::disallowed_methods, reason = "this is what the others go through")]
 
 use std::fs::{self, File};
+use std::num::NonZeroU64;
+use std::ops::Range;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::Arc;
@@ -13,11 +15,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::{io, iter};
 
 use bytes::Bytes;
-use rustix::fs::{FallocateFlags, OFlags};
+use rustix::fs::{Advice, FallocateFlags, OFlags};
 use rustix::io::Errno;
 
 use super::map::map_file;
-use super::{DirEntry, EntryKind, Io, IoFile, OpenHow};
+use super::{Blocks, DirEntry, EntryKind, Io, IoFile, OpenHow};
 
 /// The file system of the machine.
 #[derive(Clone, Copy, Debug, Default)]
@@ -89,10 +91,19 @@ impl Io for FsIo {
         Ok(rustix::fs::fsync(File::open(dir)?)?)
     }
 
+    #[cfg(target_os = "linux")]
+    fn blocks(&self, dir: &Path) -> io::Result<Blocks> {
+        let kind = u64::try_from(rustix::fs::statfs(dir)?.f_type).unwrap_or(0);
+        Ok(blocks_of(kind))
+    }
+
     fn random(&self, buf: &mut [u8]) -> io::Result<()> {
         getrandom::fill(buf).map_err(|e| io::Error::other(e.to_string()))
     }
 }
+
+/// What a page of any machine divides.
+const EVICT_BYTES: u64 = 64 << 10;
 
 /// An open file of the machine.
 #[derive(Debug)]
@@ -167,6 +178,17 @@ impl IoFile for FsFile {
         }
     }
 
+    fn evict(&self, bytes: Range<u64>) -> io::Result<()> {
+        // posix_fadvise(2): pages are dropped whole, and without a length it is to the end.
+        let from = bytes.start - bytes.start % EVICT_BYTES;
+        let len = NonZeroU64::new(bytes.end.saturating_sub(from));
+        let len = len.filter(|len| i64::try_from(len.get()).is_ok());
+        match rustix::fs::fadvise(&self.file, from, len, Advice::DontNeed) {
+            Ok(()) | Err(Errno::NOSYS | Errno::INVAL | Errno::SPIPE) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
     fn map(&self, len: u64) -> io::Result<Bytes> {
         map_file(&self.file, len)
     }
@@ -182,6 +204,28 @@ fn write_zeros(file: &FsFile, len: u64) -> io::Result<()> {
         file.write_all_at(zeros.get(..count).unwrap_or(&zeros), at)?;
     }
     Ok(())
+}
+
+/// By the number of a file system, as statfs(2) lists them. An overlay tells nothing of what lies
+/// below it.
+fn blocks_of(kind: u64) -> Blocks {
+    const FIXED: [u64; 3] = [
+        0xEF53,      // ext2 to ext4
+        0x5846_5342, // XFS: only blocks that another file shares move
+        0x3153_464A, // JFS
+    ];
+    const MOVED: [u64; 5] = [
+        0x9123_683E, // btrfs
+        0x2FC1_2FC1, // ZFS
+        0xCA45_1A4E, // bcachefs
+        0xF2F5_2010, // F2FS
+        0x3434,      // NILFS2
+    ];
+    match kind {
+        kind if FIXED.contains(&kind) => Blocks::Fixed,
+        kind if MOVED.contains(&kind) => Blocks::Moved,
+        _ => Blocks::Unknown,
+    }
 }
 
 fn kind_of(kind: fs::FileType) -> EntryKind {
@@ -271,6 +315,19 @@ mod tests {
         let mut buf = [0; 4];
         assert_eq!(file.read_full_at(&mut buf, 0).unwrap(), 4);
         assert_eq!(&buf, b"abc\0");
+    }
+
+    #[test]
+    fn what_was_written_is_there_behind_an_eviction() {
+        let (dir, io) = fresh();
+        let file = io.open(&dir.path().join("a"), OpenHow::CreateNew).unwrap();
+        for (offset, bytes) in [(0, 0..12_288), (70_000, 3..4), (90_000, 1..u64::MAX), (1, 0..0)] {
+            file.write_all_at(b"abc", offset).unwrap();
+            file.evict(bytes).unwrap();
+            let mut buf = [0; 3];
+            assert_eq!(file.read_full_at(&mut buf, offset).unwrap(), 3);
+            assert_eq!(&buf, b"abc");
+        }
     }
 
     #[test]

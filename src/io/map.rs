@@ -14,15 +14,16 @@ use std::os::unix::fs::FileExt as _;
 use bytes::Bytes;
 use memmap2::MmapOptions;
 
-/// The first `len` bytes of a file that nobody writes to or shortens any more.
+/// The first `len` bytes of a file that nobody writes to any more, nor shortens while they live.
 pub(super) fn map_file(file: &File, len: u64) -> io::Result<Bytes> {
     let Some(len) = checked_len(file, len)? else { return Ok(Bytes::new()) };
     let mut options = MmapOptions::new();
     options.len(len);
     // SAFETY: `checked_len` has compared `len` with the file's length, so no page of the map lies
     // behind the end. That the file keeps length and bytes while it is mapped is what `IoFile::map`
-    // asks of its caller: the directory's lock shuts out other writers, ours never touches a
-    // segment that has a successor, and removing a name leaves the mapped file alone.
+    // asks of its caller: the directory's lock shuts out other writers, ours never writes to a
+    // segment that has a successor, `log/remove.rs` cuts none while the `InUse` that a reader puts
+    // beside the map is shared, and removing a name leaves the mapped file alone.
     let map = unsafe { options.map(file) }?;
     Ok(Bytes::from_owner(map))
 }

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use oncelog_format::lock::{LOCK_CONTENT_LEN, LOCK_LEN};
-use oncelog_format::{Owner, SegmentHeader, Slot, Uuid, encode_lock, segment_name};
+use oncelog_format::{Owner, Uuid, encode_lock};
 
-use super::facts::{LOCK_NAME, Listing, SPARE_SUFFIX};
+use super::facts::{LOCK_NAME, Listing};
 use super::options::CreateMode;
 use crate::error::{Error, ErrorKind, Result, is_full};
 use crate::io::{EntryKind, Io, IoFile, OpenHow};
@@ -140,7 +140,7 @@ pub(crate) fn prepare(io: &dyn Io, dir: &Path, create: CreateMode) -> Result<()>
             if create == CreateMode::Never {
                 return refuse("there is no log");
             }
-            if !listing.strays.is_empty() {
+            if !listing.strays.is_empty() || listing.cursors {
                 return refuse("the directory holds something else");
             }
             sync_parent_if_allowed(io, dir)
@@ -189,15 +189,7 @@ pub(crate) fn refusal(what: &'static str, path: &Path, e: io::Error) -> Error {
     Error::new(kind, what).at_path(path).with_source(e)
 }
 
-/// A prepared file that is not yet a segment.
-#[derive(Debug)]
-pub(crate) struct Spare {
-    file: Arc<dyn IoFile>,
-    path: PathBuf,
-    size: u64,
-}
-
-/// A failure while a spare becomes a segment.
+/// Why a step of the log's files was not taken.
 #[derive(Debug)]
 pub(crate) enum Fault {
     /// Nothing happened that a later attempt could meet.
@@ -212,93 +204,6 @@ impl Fault {
             Self::Refused(e) | Self::Final(e) => e,
         }
     }
-}
-
-impl Spare {
-    /// Makes a spare for segment `number`, of `size` bytes, with every block reserved.
-    ///
-    /// # Errors
-    ///
-    /// `StoreFull` or `Io`; nothing is left behind where that is possible.
-    pub(crate) fn make(io: &dyn Io, dir: &Path, number: u64, size: u64) -> Result<Self> {
-        let path = dir.join(format!("{number:010}{SPARE_SUFFIX}"));
-        let file = match io.open(&path, OpenHow::CreateNew) {
-            // Left by an attempt that was refused; nothing in it counts.
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                io.remove(&path).and_then(|()| io.open(&path, OpenHow::CreateNew))
-            }
-            made => made,
-        };
-        let file = file.map_err(|e| refusal("cannot make a spare segment", &path, e))?;
-        let spare = Self { file, path, size };
-        if let Err(e) = spare.file.allocate(size) {
-            let error = refusal("cannot reserve a segment", &spare.path, e);
-            spare.abandon(io);
-            return Err(error);
-        }
-        Ok(spare)
-    }
-
-    /// SPEC 10, roll, steps 6 to 8: header and first slot, sync, name, sync of the directory.
-    pub(crate) fn enter(
-        self,
-        io: &dyn Io,
-        dir: &Path,
-        header: &SegmentHeader,
-        oldest_lsn: u64,
-    ) -> std::result::Result<NewSegment, Fault> {
-        let slot = Slot {
-            counter: 1,
-            durable_lsn: header.first_lsn.saturating_sub(1),
-            durable_offset: oncelog_format::limits::FRAMES_OFFSET,
-            oldest_lsn,
-            header: *header,
-        };
-        let written = self
-            .file
-            .write_all_at(&header.encode(), 0)
-            .and_then(|()| self.file.write_all_at(&slot.encode(), Slot::offset_of(slot.index())));
-        if let Err(e) = written {
-            let error = refusal("cannot write the segment header", &self.path, e);
-            self.abandon(io);
-            return Err(Fault::Refused(error));
-        }
-        if let Err(e) = self.file.sync() {
-            return Err(Fault::Final(Error::io("cannot sync the spare segment", &self.path, e)));
-        }
-        let path = dir.join(segment_name(header.number, header.first_lsn));
-        if let Err(e) = io.rename(&self.path, &path) {
-            let full = is_full(&e);
-            let error = refusal("cannot name the segment", &path, e);
-            if full {
-                self.abandon(io);
-                return Err(Fault::Refused(error));
-            }
-            return Err(Fault::Final(error));
-        }
-        #[cfg(planted)]
-        if crate::planted::is_active(crate::planted::Bug::NoDirSync) {
-            return Ok(NewSegment { file: self.file, path, header: *header, size: self.size });
-        }
-        sync_dir(io, dir).map_err(Fault::Final)?;
-        Ok(NewSegment { file: self.file, path, header: *header, size: self.size })
-    }
-
-    /// Gives the spare up; one that stays is removed by the next open.
-    pub(crate) fn abandon(self, io: &dyn Io) {
-        if let Err(e) = io.remove(&self.path) {
-            tracing::warn!(path = %self.path.display(), error = %e, "a spare stays");
-        }
-    }
-}
-
-/// A segment without a frame, durable with its name.
-#[derive(Debug)]
-pub(crate) struct NewSegment {
-    pub(crate) file: Arc<dyn IoFile>,
-    pub(crate) path: PathBuf,
-    pub(crate) header: SegmentHeader,
-    pub(crate) size: u64,
 }
 
 /// Random bytes for identities and salts.

@@ -5,10 +5,25 @@ use super::tail::Tail;
 use super::writer::{Guard, Shared, closed, poisoned, recycle};
 use crate::error::{Error, ErrorKind, Result};
 
+/// How many segments a trim has dropped, and how many bytes they have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Dropped {
+    pub(crate) segments: u64,
+    pub(crate) bytes: u64,
+}
+
 impl Shared {
-    /// Drops the records below `oldest`: first both slots say so, durably, then the segments go
-    /// that hold no other record.
-    pub(crate) fn trim(&self, oldest: u64) -> Result<()> {
+    /// Drops the records below `oldest`: first both slots say so, durably, then the segments leave
+    /// the log that hold no other record. Their files go later.
+    pub(crate) fn trim(&self, oldest: u64) -> Result<Dropped> {
+        let is_new = {
+            let gate = self.gate();
+            gate.holds.check(gate.oldest, oldest)?;
+            oldest > gate.oldest
+        };
+        if is_new {
+            self.prove_cursors()?;
+        }
         let mut gate = self.gate();
         loop {
             gate.check_open()?;
@@ -16,9 +31,12 @@ impl Shared {
                 let what = format!("expected at most LSN {}, the next one", gate.next_lsn);
                 return Err(Error::new(ErrorKind::InvalidInput, what).at_lsn(oldest));
             }
-            gate.holds.check(oldest)?;
-            if oldest <= gate.oldest && gate.leftovers.is_empty() && gate.trimmed_count() == 0 {
-                return Ok(());
+            gate.holds.check(gate.oldest, oldest)?;
+            gate.removal.try_again();
+            let is_stated = oldest <= gate.oldest && gate.trimmed_count() == 0;
+            if is_stated && !gate.removal.has_waiting() {
+                self.trim_wanted.notify_one();
+                return Ok(Dropped::default());
             }
             if gate.rolling || gate.tail.is_none() {
                 gate = self.wait(gate);
@@ -34,11 +52,11 @@ impl Shared {
         }
     }
 
-    fn trim_durable(&self, gate: Guard<'_>, oldest: u64) -> Result<()> {
+    fn trim_durable(&self, gate: Guard<'_>, oldest: u64) -> Result<Dropped> {
         let (mut gate, tail) = self.take_tail(gate);
         let oldest = oldest.max(gate.oldest);
         // Others had the gate while this waited for the tail.
-        if let Err(held) = gate.holds.check(oldest) {
+        if let Err(held) = gate.holds.check(gate.oldest, oldest) {
             gate.tail = Some(tail);
             drop(self.settle(gate));
             return Err(held);
@@ -46,19 +64,11 @@ impl Shared {
         gate.holds.begin_trim(oldest);
         let durable = gate.stated_by_slot();
         #[cfg(planted)]
-        if crate::planted::is_active(crate::planted::Bug::TrimUnlinksFirst) {
-            let (mut gate, tail, ()) = self.with_tail(gate, tail, |_| ());
-            gate.oldest = oldest;
-            let (mut gate, failure) = self.let_go(gate, tail, true);
-            drop(failure);
-            let Some(tail) = gate.tail.take() else { return Ok(()) };
-            let (mut gate, tail, stated) = self.with_tail(gate, tail, |tail| {
-                tail.write_slot_synced(durable, oldest).map_err(Fault::into_error)
-            });
-            gate.tail = Some(tail);
-            drop(self.settle(gate));
-            return stated;
-        }
+        let gate = if crate::planted::is_active(crate::planted::Bug::TrimUnlinksFirst) {
+            self.unlink_first(gate, oldest)
+        } else {
+            gate
+        };
         // Both, one after the other: damage to one of them must not undo the trim.
         let (mut gate, tail, stated) = self.with_tail(gate, tail, |tail| {
             let first = tail.write_slot_synced(durable, oldest);
@@ -71,42 +81,27 @@ impl Shared {
             gate.oldest = oldest;
             gate.slot_lsn = gate.slot_lsn.max(durable.lsn);
         }
-        match both {
-            Ok(()) => {
-                let (gate, failure) = self.let_go(gate, tail, first);
-                drop(self.settle(gate));
-                failure.map_or(Ok(()), Err)
+        gate.tail = Some(tail);
+        let done = match both {
+            Ok(()) => Ok(gate.let_go()),
+            Err(Fault::Refused(e)) => Err(e),
+            Err(Fault::Final(e)) => {
+                gate.set_poison(e);
+                gate.check_open().map(|()| Dropped::default())
             }
-            Err(fault) => {
-                gate.tail = Some(tail);
-                let error = match fault {
-                    Fault::Refused(e) => Err(e),
-                    Fault::Final(e) => {
-                        gate.set_poison(e);
-                        gate.check_open()
-                    }
-                };
-                drop(self.settle(gate));
-                error
-            }
-        }
+        };
+        self.trim_wanted.notify_one();
+        drop(self.settle(gate));
+        done
     }
 
-    /// Removes the segments wholly below the oldest LSN, and puts the tail back.
-    fn let_go<'a>(
-        &'a self,
-        mut gate: Guard<'a>,
-        tail: Tail,
-        trimmed: bool,
-    ) -> (Guard<'a>, Option<Error>) {
-        let count = if trimmed { gate.trimmed_count() } else { 0 };
-        let mut paths = std::mem::take(&mut gate.leftovers);
-        paths.extend(gate.segments.drain(..count).map(|segment| segment.path));
-        let (mut gate, tail, (kept, failure)) =
-            self.with_tail(gate, tail, |_| self.remove_all(paths));
-        gate.leftovers.extend(kept);
-        gate.tail = Some(tail);
-        (gate, failure)
+    #[cfg(planted)]
+    fn unlink_first<'a>(&'a self, mut gate: Guard<'a>, oldest: u64) -> Guard<'a> {
+        gate.oldest = oldest;
+        gate.let_go();
+        drop(gate);
+        while self.remove_step() {}
+        self.gate()
     }
 
     /// Syncs what was appended, has a slot say so, and refuses everything from here on. The lock
@@ -123,9 +118,11 @@ impl Shared {
         }
         gate.closed = true;
         self.turned.notify_all();
+        self.trim_wanted.notify_all();
         while gate.rolling {
             gate = self.wait(gate);
         }
+        gate = self.wait_unfilled(gate);
         let (mut gate, tail) = self.take_tail(gate);
         let group = std::mem::take(&mut gate.queue);
         let (from, upto) = (gate.written.offset, gate.mark());

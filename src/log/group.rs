@@ -7,15 +7,19 @@
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
-use std::sync::{Arc, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use super::options::WaitPolicy;
 use super::tail::Tail;
 use super::writer::{Gate, Guard, Shared, closed, now, poisoned, recycle, unknown};
 use crate::error::{Error, ErrorKind, Result};
-use crate::lsn::{Lsn, LsnRange};
+use crate::lsn::Lsn;
+use crate::sync::thread;
+
+/// How long [`WaitPolicy::Yield`] waits before it sleeps: longer than a sync of a fast disk.
+const YIELD_TIME: Duration = Duration::from_micros(300);
 
 /// Puts the tail back, also when the thread that has it panics: then the log is poisoned.
 #[derive(Debug)]
@@ -56,6 +60,12 @@ impl Shared {
 
     /// Writes what waits, with one write, and with `sync` syncs it. The tail must be in the gate.
     pub(crate) fn lead<'a>(&'a self, mut gate: Guard<'a>, sync: bool) -> Guard<'a> {
+        if gate.is_caught_up() {
+            // Nobody is to be met twice: the rest of the segment is left to the writers.
+            gate.fill.over = true;
+            gate.stats.fill_waits = gate.stats.fill_waits.saturating_add(1);
+            return self.wait(gate);
+        }
         let Some(tail) = gate.tail.take() else { return gate };
         let recycled = std::mem::take(&mut gate.recycled);
         let group = std::mem::replace(&mut gate.queue, recycled);
@@ -64,22 +74,29 @@ impl Shared {
         let sync = sync && gate.durable.lsn < upto.lsn;
         gate.writing = group.len();
         gate.called = false;
+        gate.group = gate.group.wrapping_add(1);
+        gate.syncing = if sync { upto.lsn } else { 0 };
         let (mut gate, tail, done) = self.with_tail(gate, tail, |tail| {
             tail.write_frames(&group, from.offset)?;
             if sync { tail.sync() } else { Ok(()) }
         });
         gate.tail = Some(tail);
-        gate.writing = 0;
+        (gate.writing, gate.syncing) = (0, 0);
+        gate.stats.count_group(group.len(), sync);
         recycle(&mut gate, group);
         match done {
+            // The filler's sync has failed meanwhile: what this one says of the same pages is not
+            // trusted.
+            Ok(()) if gate.poison.is_some() => {}
             Ok(()) => {
                 gate.written = upto;
                 if sync {
+                    gate.fill.syncs = gate.fill.syncs.saturating_add(1);
                     gate.durable = upto;
-                }
-                #[cfg(planted)]
-                if sync && crate::planted::is_active(crate::planted::Bug::SyncCoversLater) {
-                    gate.durable = gate.mark();
+                    #[cfg(planted)]
+                    if crate::planted::is_active(crate::planted::Bug::SyncCoversLater) {
+                        gate.durable = gate.mark();
+                    }
                 }
             }
             #[cfg(planted)]
@@ -91,9 +108,20 @@ impl Shared {
 
     /// Wakes everybody who may go on, without the lock, and locks again.
     pub(crate) fn settle<'a>(&'a self, mut gate: Guard<'a>) -> Guard<'a> {
+        self.durable.store(gate.durable.lsn, Ordering::Release);
+        self.turns.fetch_add(1, Ordering::Release);
         if gate.waiting > 0 {
+            #[cfg(planted)]
+            if crate::planted::is_active(crate::planted::Bug::OneWoken) {
+                self.turned.notify_one();
+            } else {
+                self.turned.notify_all();
+            }
+            #[cfg(not(planted))]
             self.turned.notify_all();
         }
+        self.wake_groups(&mut gate);
+        self.call_filler(&mut gate);
         if gate.blocked || (gate.parked && gate.slot_is_due()) {
             (gate.blocked, gate.parked) = (false, false);
             self.wanted.notify_one();
@@ -137,8 +165,67 @@ impl Shared {
                     return Err(Error::new(ErrorKind::StoreFull, "no space (planted)"));
                 }
             }
-            gate = if gate.tail.is_some() { self.lead(gate, true) } else { self.wait(gate) };
+            gate = if gate.tail.is_some() {
+                self.lead(gate, true)
+            } else if self.wait_policy == WaitPolicy::Yield {
+                match self.yield_for(gate, lsn) {
+                    Some(gate) => gate,
+                    None => return Ok(()),
+                }
+            } else {
+                self.wait_group(gate, lsn)
+            };
         }
+    }
+
+    /// Waits for the sync that covers an LSN, or for a turn to lead it.
+    ///
+    /// Those whom the sync under way covers wake together, all of them done. Of those behind it one
+    /// wakes, to lead the next group, and the others sleep through.
+    fn wait_group<'a>(&'a self, mut gate: Guard<'a>, lsn: u64) -> Guard<'a> {
+        let group = gate.group.wrapping_add(u64::from(gate.syncing < lsn));
+        let group = group.is_multiple_of(2);
+        let waiting = gate.grouped_mut(group);
+        *waiting = waiting.saturating_add(1);
+        let condvar = if group { &self.groups.0 } else { &self.groups.1 };
+        let mut gate = condvar.wait(gate).unwrap_or_else(PoisonError::into_inner);
+        let waiting = gate.grouped_mut(group);
+        *waiting = waiting.saturating_sub(1);
+        gate
+    }
+
+    fn wake_groups(&self, gate: &mut Gate) {
+        let all = std::mem::take(&mut gate.moved) || gate.poison.is_some() || gate.stop;
+        let (even, odd) = gate.grouped;
+        let ((done, at), (next, ahead)) = if gate.group.is_multiple_of(2) {
+            ((even, &self.groups.0), (odd, &self.groups.1))
+        } else {
+            ((odd, &self.groups.1), (even, &self.groups.0))
+        };
+        if done > 0 {
+            at.notify_all();
+        }
+        match next {
+            0 => {}
+            _ if all => ahead.notify_all(),
+            _ => ahead.notify_one(),
+        }
+    }
+
+    /// Yields until the gate turns, and sleeps when that takes long; `None` once the LSN is durable.
+    fn yield_for<'a>(&'a self, gate: Guard<'a>, lsn: u64) -> Option<Guard<'a>> {
+        let seen = self.turns.load(Ordering::Acquire);
+        drop(gate);
+        let until = now().saturating_add(YIELD_TIME);
+        while self.turns.load(Ordering::Acquire) == seen {
+            if now() >= until {
+                let gate = self.gate();
+                let turned = self.turns.load(Ordering::Acquire) != seen || gate.tail.is_some();
+                return Some(if turned { gate } else { self.wait_group(gate, lsn) });
+            }
+            thread::yield_now();
+        }
+        (self.durable.load(Ordering::Acquire) < lsn).then(|| self.gate())
     }
 
     /// Writes everything that was appended before the call.
@@ -199,8 +286,14 @@ impl Shared {
     }
 }
 
+impl Gate {
+    fn grouped_mut(&mut self, even: bool) -> &mut usize {
+        if even { &mut self.grouped.0 } else { &mut self.grouped.1 }
+    }
+}
+
 /// What is known of an append up to `lsn`; `None` while it is under way.
-fn outcome(gate: &Gate, lsn: u64) -> Option<Result<()>> {
+pub(crate) fn outcome(gate: &Gate, lsn: u64) -> Option<Result<()>> {
     if gate.durable.lsn >= lsn {
         return Some(Ok(()));
     }
@@ -219,169 +312,4 @@ fn refused_and_reused(gate: &mut Gate, e: &Error, from: super::tail::Mark) -> bo
     gate.end = from.offset;
     gate.reused = true;
     true
-}
-
-/// A batch in the buffer, on its way to be durable.
-///
-/// It is written and synced within 10 ms whether or not anybody waits: dropping this changes
-/// nothing but who is told.
-#[derive(Debug)]
-#[must_use = "what was enqueued is durable only once this says so"]
-pub struct Pending {
-    shared: Arc<Shared>,
-    lsns: LsnRange,
-    token: Option<u64>,
-}
-
-impl Pending {
-    pub(crate) fn new(shared: Arc<Shared>, lsns: LsnRange) -> Self {
-        Self { shared, lsns, token: None }
-    }
-
-    /// The LSNs of the batch.
-    #[must_use]
-    pub fn lsns(&self) -> LsnRange {
-        self.lsns
-    }
-
-    /// Waits until the batch is durable.
-    ///
-    /// # Errors
-    ///
-    /// `OutcomeUnknown` when a write or sync failed: only opening the log again tells.
-    ///
-    /// # Durability
-    ///
-    /// When this returns `Ok`, the batch survives a power loss.
-    pub fn wait(self) -> Result<LsnRange> {
-        self.shared.make_durable(self.lsns.last.get())?;
-        Ok(self.lsns)
-    }
-
-    /// Waits until the batch is durable or the time is over; says whether it is durable.
-    ///
-    /// # Errors
-    ///
-    /// As [`Pending::wait`].
-    ///
-    /// # Durability
-    ///
-    /// When this returns `Ok(true)`, the batch survives a power loss.
-    pub fn wait_timeout(&self, timeout: Duration) -> Result<bool> {
-        let lsn = self.lsns.last.get();
-        if !self.shared.has_background {
-            return self.shared.make_durable(lsn).map(|()| true);
-        }
-        let mut gate = self.shared.gate();
-        self.shared.want_sync(&mut gate, lsn);
-        drop(gate);
-        match self.shared.wait_durable(lsn, Some(timeout)) {
-            Err(e) => outcome(&self.shared.gate(), lsn).unwrap_or(Err(e)).map(|()| true),
-            durable => durable,
-        }
-    }
-}
-
-impl Future for Pending {
-    type Output = Result<LsnRange>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let lsn = self.lsns.last.get();
-        let shared = Arc::clone(&self.shared);
-        if !shared.has_background {
-            return Poll::Ready(shared.make_durable(lsn).map(|()| self.lsns));
-        }
-        let waker = context.waker().clone();
-        let mut gate = shared.gate();
-        if let Some(outcome) = outcome(&gate, lsn) {
-            return Poll::Ready(outcome.map(|()| self.lsns));
-        }
-        let before = gate.await_durable(lsn, &mut self.token, waker);
-        shared.want_sync(&mut gate, lsn);
-        // A waker may run code of its owner when it is dropped: not under the lock.
-        drop(gate);
-        drop(before);
-        Poll::Pending
-    }
-}
-
-/// Waits for an LSN to be durable, whoever appends and syncs it.
-#[derive(Debug)]
-pub(crate) struct Awaited {
-    shared: Arc<Shared>,
-    lsn: u64,
-    token: Option<u64>,
-}
-
-impl Awaited {
-    pub(crate) fn new(shared: Arc<Shared>, lsn: u64) -> Self {
-        Self { shared, lsn, token: None }
-    }
-}
-
-impl Future for Awaited {
-    type Output = Result<()>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let (shared, lsn) = (Arc::clone(&self.shared), self.lsn);
-        let waker = context.waker().clone();
-        let mut gate = shared.gate();
-        if gate.durable.lsn >= lsn {
-            return Poll::Ready(Ok(()));
-        }
-        if let Some(cause) = &gate.poison {
-            return Poll::Ready(Err(poisoned(cause)));
-        }
-        if gate.stop {
-            return Poll::Ready(Err(closed()));
-        }
-        let before = gate.await_durable(lsn, &mut self.token, waker);
-        drop(gate);
-        drop(before);
-        Poll::Pending
-    }
-}
-
-impl Drop for Awaited {
-    fn drop(&mut self) {
-        self.shared.forget_waker(self.lsn, self.token);
-    }
-}
-
-impl Gate {
-    /// Has a task woken once `lsn` is durable, or never will be; returns its waker from before.
-    fn await_durable(&mut self, lsn: u64, token: &mut Option<u64>, waker: Waker) -> Option<Waker> {
-        let token = *token.get_or_insert_with(|| {
-            self.token = self.token.wrapping_add(1);
-            self.token
-        });
-        self.waiters.insert((lsn, token), waker)
-    }
-}
-
-impl Shared {
-    /// Has the background thread lead until `lsn` is durable.
-    fn want_sync(&self, gate: &mut Gate, lsn: u64) {
-        if gate.sync_wanted < lsn {
-            gate.sync_wanted = lsn;
-            gate.parked = false;
-            self.wanted.notify_one();
-        }
-    }
-
-    fn forget_waker(&self, lsn: u64, token: Option<u64>) {
-        if let Some(token) = token {
-            let mut gate = self.gate();
-            let waker = gate.waiters.remove(&(lsn, token));
-            // As above: not under the lock.
-            drop(gate);
-            drop(waker);
-        }
-    }
-}
-
-impl Drop for Pending {
-    fn drop(&mut self) {
-        self.shared.forget_waker(self.lsns.last.get(), self.token);
-    }
 }

@@ -3,19 +3,25 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use oncelog_format::limits::{FRAMES_OFFSET, SEGMENT_BYTES_MAX};
 use oncelog_format::segment::MINOR;
 use oncelog_format::{FrameHeader, Owner, Place, SegmentHeader, Uuid};
 
-use super::dir::{self, DirLock, Spare};
+use super::dir::{self, DirLock};
+use super::fill::{Filling, Plan};
 use super::options::{CreateMode, Options};
 use super::pins::Holds;
+use super::remove::{Leftover, Removal};
 use super::report::{RecoveryReport, TornEnd};
+use super::retention::Retaining;
 use super::roll::next_size;
 use super::scan::{Tally, Window};
-use super::survey::{Segment, Survey, TailState};
+use super::spare::Spare;
+use super::stats::LogStats;
+use super::survey::{self, Segment, Survey, TailState};
 use super::tail::{Mark, Tail};
 use super::writer::{Gate, SegmentRef, Shared, now};
 use crate::error::{Error, ErrorKind, Result};
@@ -95,14 +101,17 @@ fn create(
         salt: u64::from_le_bytes(dir::random(io)?),
         base_time_ms: 0,
     };
-    let spare = Spare::make(io, path, header.number, next_size(0, 0, options.segment_bytes_max))?;
+    let plan = Plan::of(options.fill, io, path);
+    let size = next_size(0, 0, options.segment_bytes_max);
+    let spare = Spare::make(io, path, header.number, size, plan.reserve())?;
     let segment = spare.enter(io, path, &header, 1).map_err(dir::Fault::into_error)?;
     lock.identify(Owner::Log, header.uuid)?;
-    let refs = vec![SegmentRef { path: segment.path.clone(), header }];
+    let refs = vec![SegmentRef::new(segment.path.clone(), header, 0)];
     let start = Mark { lsn: 0, offset: FRAMES_OFFSET };
     let tail = Tail::of_new(segment, 1);
     let mut gate = gate(tail, start, Tally::new(0), refs);
     gate.number_max = header.number;
+    (gate.fill.plan, gate.fill.begun) = (plan, true);
     let report = RecoveryReport {
         created: true,
         segment_count: 1,
@@ -111,7 +120,7 @@ fn create(
         record_count: 0,
         proven_lsn: None,
         torn: None,
-        leftovers_removed: Vec::new(),
+        leftovers: Vec::new(),
         duration: Duration::ZERO,
         findings: survey.findings.clone(),
     };
@@ -124,16 +133,8 @@ fn resume(
     lock: DirLock,
     survey: Survey,
 ) -> Result<(Shared, RecoveryReport)> {
-    let io = &*options.io;
-    let Some((segment, judged)) = survey.last_segment() else {
-        return Err(Error::new(ErrorKind::Corrupt, "the log has no tail").at_path(path));
-    };
-    let file = io
-        .open(&segment.facts.path, OpenHow::ReadWrite)
-        .map_err(|e| Error::io("cannot open the segment", &segment.facts.path, e))?;
-    if survey.last > survey.proven {
-        rewrite(&*file, segment, &judged.entries, survey.proven)?;
-    }
+    let (file, survey) = prove(path, options, survey)?;
+    let (segment, judged) = tail_of(path, &survey)?;
     let slot = segment.facts.newest_slot();
     let tail = Tail {
         file,
@@ -153,7 +154,9 @@ fn resume(
     let refs = survey.segments.iter().map(SegmentRef::of).collect();
     let mut gate = gate(tail, end, tally, refs);
     gate.number_max = survey.number_max;
+    gate.fill.plan = Plan::of(options.fill, &*options.io, path);
     (gate.oldest, gate.degraded) = (survey.oldest, survey.degraded());
+    gate.holds = Holds::new(&survey.cursors);
     gate.slot_lsn = slot.map_or(0, |slot| slot.durable_lsn);
     gate.must_roll = judged.bare || judged.state != TailState::Clean;
     #[cfg(planted)]
@@ -169,11 +172,11 @@ fn resume(
     {
         gate.must_roll = judged.bare;
     }
-    gate.leftovers = survey.leftovers.iter().map(|facts| facts.path.clone()).collect();
+    gate.removal = Removal::waiting(survey.leftovers.iter().map(Leftover::found).collect());
     let empty = segment.last < segment.header.first_lsn && judged.state != TailState::Sealed;
     let remake = !survey.identified && empty;
     let uuid = segment.header.uuid;
-    let mut report = report(&survey);
+    let report = report(&survey);
     let shared = Shared::new(path.to_owned(), options, lock, gate);
     if remake {
         // Creation did not finish: nothing shows that the first segment's name is durable.
@@ -189,16 +192,52 @@ fn resume(
             lock.identify(Owner::Log, uuid)?;
         }
     }
-    shared.remove_leftovers()?;
-    let kept = shared.gate().leftovers.clone();
-    let gone = survey.leftovers.iter().map(|facts| facts.path.clone());
-    report.leftovers_removed = gone.filter(|path| !kept.contains(path)).collect();
+    shared.release_leftovers()?;
     Ok((shared, report))
+}
+
+/// The tail, opened, with no record in it that is not durable.
+///
+/// What a failed sync left in the cache says nothing of the disk, and it is not enough to write it
+/// again: ext4 takes a block that it failed to write for written as long as it is cached, and after
+/// a later write and sync, both of which return well, the disk still says that it is not. So it is
+/// dropped first. The description is older than that, so that its sync tells of what is not dropped.
+fn prove(path: &Path, options: &Options, survey: Survey) -> Result<(Arc<dyn IoFile>, Survey)> {
+    let (segment, judged) = tail_of(path, &survey)?;
+    let tail = segment.facts.path.clone();
+    let file = options.io.open(&tail, OpenHow::ReadWrite);
+    let file = file.map_err(|e| Error::io("cannot open the segment", &tail, e))?;
+    let evict = |from| {
+        let dropped = file.evict(from..u64::MAX);
+        dropped.map_err(|e| Error::io("cannot drop the segment from the cache", &tail, e))
+    };
+    if survey.last <= survey.proven {
+        // Zeros that a failed sync left look as any.
+        if judged.state == TailState::Clean {
+            evict(segment.end)?;
+        }
+        return Ok((file, survey));
+    }
+    evict(0)?;
+    let survey = survey.look_at_tail_again(&*options.io, options.check)?;
+    if let Some(damage) = survey.damage() {
+        return Err(damage.to_error());
+    }
+    let (segment, judged) = tail_of(path, &survey)?;
+    if survey.last > survey.proven {
+        rewrite(&*file, segment, &judged.entries, survey.proven)?;
+    }
+    Ok((file, survey))
+}
+
+fn tail_of<'a>(path: &Path, survey: &'a Survey) -> Result<(&'a Segment, &'a survey::Tail)> {
+    let none = || Error::new(ErrorKind::Corrupt, "the log has no tail").at_path(path);
+    survey.last_segment().ok_or_else(none)
 }
 
 impl SegmentRef {
     fn of(segment: &Segment) -> Self {
-        Self { path: segment.facts.path.clone(), header: segment.header }
+        Self::new(segment.facts.path.clone(), segment.header, segment.facts.size)
     }
 }
 
@@ -220,10 +259,13 @@ fn gate(tail: Tail, end: Mark, tally: Tally, segments: Vec<SegmentRef>) -> Gate 
         slot_lsn: end.lsn,
         tally,
         segments,
-        leftovers: Vec::new(),
         degraded: Vec::new(),
+        removal: Removal::default(),
+        retaining: Retaining::default(),
         holds: Holds::default(),
         number_max: tail.header.number,
+        fill: Filling::new(end.offset),
+        stats: LogStats::default(),
         tail: Some(tail),
         rolling: false,
         poison: None,
@@ -232,6 +274,10 @@ fn gate(tail: Tail, end: Mark, tally: Tally, segments: Vec<SegmentRef>) -> Gate 
         parked: false,
         called: false,
         waiting: 0,
+        group: 0,
+        syncing: 0,
+        grouped: (0, 0),
+        moved: false,
         blocked: false,
         waiters: BTreeMap::new(),
         token: 0,
@@ -256,7 +302,7 @@ fn report(survey: &Survey) -> RecoveryReport {
             path: segment.facts.path.clone(),
             bytes: segment.end..tail.used,
         }),
-        leftovers_removed: Vec::new(),
+        leftovers: survey.leftovers.iter().map(|facts| facts.path.clone()).collect(),
         duration: Duration::ZERO,
         findings: survey.findings.clone(),
     }
@@ -321,31 +367,31 @@ fn offset_behind(
 }
 
 impl Shared {
-    /// Removes what a trim left, after the trim was written in a slot again: it was read from the
-    /// cache, and may not be on the disk. A bare tail takes no slot, so leftovers wait for its roll.
-    fn remove_leftovers(&self) -> Result<()> {
+    /// Lets go of what a trim left, after the trim was written in a slot again: it was read from
+    /// the cache, and may not be on the disk. A bare tail takes no slot, so leftovers wait for its
+    /// roll.
+    fn release_leftovers(&self) -> Result<()> {
         let gate = self.gate();
         let bare = gate.tail.as_ref().is_none_or(|tail| tail.bare);
-        if gate.leftovers.is_empty() || bare {
+        if !gate.removal.has_waiting() || bare {
             return Ok(());
         }
-        let (mut gate, tail) = self.take_tail(gate);
+        let (gate, tail) = self.take_tail(gate);
         let (durable, oldest) = (gate.stated_by_slot(), gate.oldest);
-        let paths = std::mem::take(&mut gate.leftovers);
-        let (mut gate, tail, done) = self.with_tail(gate, tail, |tail| {
+        let (mut gate, tail, stated) = self.with_tail(gate, tail, |tail| {
             #[cfg(planted)]
             if crate::planted::is_active(crate::planted::Bug::LeftoversUnstated) {
-                return Ok(self.remove_all(paths).0);
+                return Ok(());
             }
-            match tail.write_slot_synced(durable, oldest) {
-                Ok(()) => Ok(self.remove_all(paths).0),
-                // No space for a slot: they stay. Opening needs no free byte.
-                Err(dir::Fault::Refused(e)) if e.kind() == ErrorKind::StoreFull => Ok(paths),
-                Err(fault) => Err(fault.into_error()),
-            }
+            tail.write_slot_synced(durable, oldest)
         });
         gate.tail = Some(tail);
-        gate.leftovers = done?;
+        match stated {
+            Ok(()) => gate.removal.release(std::iter::empty()),
+            // No space for a slot: they stay. Opening needs no free byte.
+            Err(dir::Fault::Refused(e)) if e.kind() == ErrorKind::StoreFull => {}
+            Err(fault) => return Err(fault.into_error()),
+        }
         Ok(())
     }
 }

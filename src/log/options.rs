@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use oncelog_format::{frame, frame_len, limits};
 
+use super::remove::STEP_BYTES;
+use super::retention::Retention;
 use crate::clock::{Clock, SystemClock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Io;
@@ -28,14 +30,18 @@ pub struct Options {
     pub(crate) buffer_bytes_max: u64,
     pub(crate) create: CreateMode,
     pub(crate) check: Check,
+    pub(crate) fill: Fill,
+    pub(crate) wait_policy: WaitPolicy,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) io: Arc<dyn Io>,
     pub(crate) background: bool,
+    pub(crate) retention: Retention,
+    pub(crate) removal_step_bytes: u64,
 }
 
 impl Options {
     /// Segments up to 64 MiB, records up to 16 MiB, batches up to 64 MiB, 8 MiB of buffer, the
-    /// machine's clock and files; the log must exist.
+    /// machine's clock and files, everything kept; the log must exist.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -45,9 +51,13 @@ impl Options {
             buffer_bytes_max: BUFFER_BYTES_MAX,
             create: CreateMode::Never,
             check: Check::Tail,
+            fill: Fill::Auto,
+            wait_policy: WaitPolicy::Park,
             clock: Arc::new(SystemClock::new()),
             io: Arc::new(FsIo::new()),
             background: true,
+            retention: Retention::new(),
+            removal_step_bytes: STEP_BYTES,
         }
     }
 
@@ -97,6 +107,20 @@ impl Options {
         self
     }
 
+    /// What is done to segments before records come there.
+    #[must_use]
+    pub fn fill(mut self, fill: Fill) -> Self {
+        self.fill = fill;
+        self
+    }
+
+    /// How a thread waits for the sync that another one is at.
+    #[must_use]
+    pub fn wait_policy(mut self, policy: WaitPolicy) -> Self {
+        self.wait_policy = policy;
+        self
+    }
+
     /// The clock that stamps records.
     #[must_use]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
@@ -111,9 +135,27 @@ impl Options {
         self
     }
 
+    /// What the log keeps by itself: after an open and after each roll, a thread of the log trims
+    /// what goes beyond. Everything is kept unless told otherwise.
+    #[must_use]
+    pub fn retention(mut self, retention: Retention) -> Self {
+        self.retention = retention;
+        self
+    }
+
+    /// Bytes of a trimmed segment that one step of its removal frees, at least 1. For tests, whose
+    /// segments are small.
+    #[cfg(any(test, feature = "testing"))]
+    #[must_use]
+    pub fn removal_step_bytes(mut self, bytes: u64) -> Self {
+        self.removal_step_bytes = bytes;
+        self
+    }
+
     /// Without a background thread nothing happens but what a call does: buffered records stay in
-    /// memory until a flush, a [`crate::Pending`] leads when it is polled, and no idle slot is
-    /// written unless `Log::write_idle_slot` is called. For tests that count calls.
+    /// memory until a flush, a [`crate::Pending`] leads when it is polled, no idle slot is written
+    /// unless `Log::write_idle_slot` is called, retention waits for `Log::trim_by_retention`, and
+    /// the files of trimmed segments for `Log::remove_step`. For tests that count calls.
     #[cfg(any(test, feature = "testing"))]
     #[must_use]
     pub fn background(mut self, background: bool) -> Self {
@@ -147,6 +189,8 @@ impl Options {
             )
         } else if self.buffer_bytes_max == 0 {
             "buffer_bytes_max: expected at least 1, found 0".to_owned()
+        } else if let Err(wrong) = self.retention.validate() {
+            wrong
         } else {
             return Ok(());
         };
@@ -181,6 +225,42 @@ pub enum Check {
     Tail,
     /// Every frame of every segment.
     Full,
+}
+
+/// What is done ahead, in the background, to the segments that records will come to.
+///
+/// On disk it makes no difference but zeros behind the last record, and one file of the next size
+/// beside the segments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum Fill {
+    /// [`Fill::Zero`] where blocks that are written again stay where they are (ext4, XFS),
+    /// [`Fill::None`] where they move (btrfs, ZFS and others that copy on write), and
+    /// [`Fill::Allocate`] everywhere else: in memory, on a network, on an overlay.
+    #[default]
+    Auto,
+    /// The next segment is made when the last one is half full, its blocks are taken, and both are
+    /// filled with zeros: a sync of a record then writes its blocks and no metadata. Each byte is
+    /// written twice.
+    Zero,
+    /// The next segment is made when the last one is half full, and its blocks are taken: no append
+    /// waits for that, and a full disk refuses appends before it meets a record.
+    Allocate,
+    /// A segment is made when the first record needs it, and takes blocks as it grows. A disk that
+    /// fills up under a record poisons the log.
+    None,
+}
+
+/// How a thread waits for the sync that another thread is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum WaitPolicy {
+    /// It sleeps until it is woken.
+    #[default]
+    Park,
+    /// It yields its processor to others for as long as a fast disk takes, and sleeps then. Many
+    /// writers reach twice as many records so, and keep their processors busy.
+    Yield,
 }
 
 /// When an append returns.

@@ -1,27 +1,25 @@
-//! Reading records in order, from any LSN on.
+//! Reading records in order, forward and backward, from any LSN on.
 //!
-//! A reader asks a [`Source`] where a record lies and how far it may go, and never reads above.
-//! Sealed segments of the writer's own process are mapped, and payloads are slices of the map; all
-//! else is read in steps, and payloads are slices of a step. The CRC of every frame that is read is
-//! verified; the sparse index of a footer spares the frames before the first one that is wanted.
+//! A reader stands between two records. It asks a [`Source`] which segment holds a record and how
+//! far it may be read, never reads above, and reads within one segment through a
+//! [`Cursor`](super::cursor::Cursor). The CRC of every record that is handed out was verified.
 
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use oncelog_format::limits::FRAMES_OFFSET;
-use oncelog_format::{FrameHeader, Place, SegmentHeader, decode_frame};
+use oncelog_format::SegmentHeader;
 
-use super::facts::{self, FooterFacts};
-use super::scan::Invalid;
-use super::writer::{Shared, closed};
+use super::cursor::Cursor;
+use super::pins::Pin;
+use super::remove::InUse;
 use crate::error::{Error, ErrorKind, Result};
-use crate::io::{Io, IoFile, OpenHow};
+use crate::io::Io;
 use crate::lsn::{Lsn, SegmentId};
 
-/// Bytes that are read at a time from a segment that is not mapped.
-const STEP_LEN: usize = 256 << 10;
+/// Segments that a reader which seeks goes on holding open.
+const KEPT_COUNT: usize = 16;
 
 /// A record, and where it lies.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +54,30 @@ pub(crate) trait Source: fmt::Debug + Send + Sync {
     /// `Trimmed` below the oldest LSN.
     fn locate(&self, lsn: u64) -> Result<Option<Located>>;
 
+    /// The last LSN that may be read; one below the oldest when there is none.
+    fn last(&self) -> u64;
+
+    /// The oldest LSN that may be read, or the next one when there is none.
+    fn oldest(&self) -> u64;
+
+    /// The last segment that begins behind a record older than a time, and the LSN of a record in
+    /// it that is, where an index in memory knows one. `None` when no segment does.
+    ///
+    /// # Errors
+    ///
+    /// `Closed`; what is damaged where that is before.
+    fn before_time(&self, time_ms: u64) -> Result<Option<(SegmentHeader, Option<u64>)>>;
+
+    /// The file of a segment.
+    fn path(&self, header: &SegmentHeader) -> PathBuf;
+
+    /// Refuses a record that is gone by now: what was read in its place is then no damage.
+    ///
+    /// # Errors
+    ///
+    /// `Trimmed`.
+    fn confirm(&self, lsn: u64) -> Result<()>;
+
     /// The files.
     fn io(&self) -> &dyn Io;
 }
@@ -63,10 +85,13 @@ pub(crate) trait Source: fmt::Debug + Send + Sync {
 /// A segment, and how far it may be read.
 #[derive(Clone, Debug)]
 pub(crate) struct Located {
-    pub(crate) path: PathBuf,
     pub(crate) header: SegmentHeader,
+    /// The oldest LSN of the log; the segment may hold records below it.
+    pub(crate) oldest: u64,
     /// Last LSN that may be read from it.
     pub(crate) last: u64,
+    /// Offset behind its frame, or anything behind that where no byte changes any more.
+    pub(crate) end: u64,
     /// Last LSN known to be durable.
     pub(crate) durable: u64,
     /// A frame at or below the wanted one, where an index knows one: LSN and offset.
@@ -75,34 +100,83 @@ pub(crate) struct Located {
     pub(crate) sealed: bool,
     /// The segment never changes again and may be mapped.
     pub(crate) map: bool,
+    /// Keeps the file from being cut, where its writer is in this process.
+    pub(crate) in_use: Option<Arc<InUse>>,
+    /// Whole batches alone are served: nobody has judged the frames yet.
+    pub(crate) judged: bool,
+    /// The frames before the wanted one are judged as well.
+    pub(crate) from_first: bool,
 }
 
-/// Reads records in order.
+/// Reads records in order, in either direction.
+///
+/// A reader stands before the record of [`Reader::next_lsn`]: [`Reader::next`] hands it out and
+/// goes behind it, [`Reader::prev`] hands out the one before and goes before that.
+///
+/// # Examples
+///
+/// ```
+/// # use oncelog::{CreateMode, Log, Lsn, Options};
+/// # fn main() -> oncelog::Result<()> {
+/// # let dir = tempfile::tempdir().expect("a directory");
+/// # let options = Options::new().create(CreateMode::IfMissing);
+/// # let (log, _) = Log::open(dir.path().join("log"), &options)?;
+/// for text in ["a", "b", "c"] {
+///     log.append(text.as_bytes())?;
+/// }
+/// // From the end: "c", "b", "a".
+/// let mut reader = log.reader(log.next_lsn())?;
+/// while let Some(record) = reader.prev()? {
+///     println!("{} {:?}", record.lsn, record.payload);
+/// }
+/// # log.close()
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Reader {
     source: Arc<dyn Source>,
     next: u64,
-    open: Option<Open>,
+    open: Option<Cursor>,
+    /// Segments that a seek has left, the last one last.
+    kept: Vec<Cursor>,
+    pin: Option<Held>,
 }
 
-/// The segment that is being read.
+/// A pin on what was not read yet.
 #[derive(Debug)]
-struct Open {
-    at: Located,
-    file: Arc<dyn IoFile>,
-    file_len: u64,
-    /// LSN and offset of the next frame.
-    lsn: u64,
-    offset: u64,
-    /// Bytes of the file from `step_offset` on, as they were when `at` was current.
-    step: Bytes,
-    step_offset: u64,
-    mapped: bool,
+pub(super) struct Held {
+    pin: Pin,
+    /// The LSN that it was moved to.
+    from: u64,
+}
+
+impl Held {
+    pub(super) fn new(pin: Pin) -> Self {
+        let from = pin.lsn().get();
+        Self { pin, from }
+    }
+
+    /// Lets go of the records before `next`, once there are so many. It only goes forward.
+    pub(super) fn advance(&mut self, next: u64, count: u64) {
+        if next.checked_sub(self.from).is_none_or(|passed| passed < count) {
+            return;
+        }
+        match self.pin.advance(Lsn::at_least_first(next)) {
+            Ok(()) => self.from = next,
+            // Above the end, to which a seek may go.
+            Err(e) => tracing::debug!(error = %e, "a pin stays"),
+        }
+    }
 }
 
 impl Reader {
     pub(crate) fn new(source: Arc<dyn Source>, from: u64) -> Self {
-        Self { source, next: from, open: None }
+        Self { source, next: from, open: None, kept: Vec::new(), pin: None }
+    }
+
+    /// Holds what was not read yet against retention.
+    pub(super) fn pinned(self, pin: Pin) -> Self {
+        Self { pin: Some(Held::new(pin)), ..self }
     }
 
     /// The next record; `None` when there is none yet, and a later call may find one.
@@ -111,195 +185,141 @@ impl Reader {
     ///
     /// `Trimmed` when retention has dropped the record, with the oldest LSN; `Corrupt` when it is
     /// damaged, with file, offset and LSN; `Closed` after the log was closed; `Io` when the system
-    /// refuses.
+    /// refuses. The reader stays where it is, so that the same call may be tried again.
     #[expect(clippy::should_implement_trait, reason = "an iterator ends for good; this does not")]
     pub fn next(&mut self) -> Result<Option<Record>> {
         let lsn = self.next;
-        let inside = |open: &Open| open.at.header.first_lsn <= lsn && lsn <= open.at.last;
-        if !self.open.as_ref().is_some_and(inside) {
+        if !self.open.as_ref().is_some_and(|open| open.has(lsn)) {
+            if let Some(pin) = &mut self.pin {
+                pin.advance(lsn, 1);
+            }
             let Some(at) = self.source.locate(lsn)? else { return Ok(None) };
-            self.enter(at)?;
+            self.enter(at, lsn)?;
         }
         let Some(open) = &mut self.open else { return Ok(None) };
-        loop {
-            let record = open.read()?;
-            if record.lsn.get() == lsn {
-                self.next = lsn.saturating_add(1);
-                return Ok(Some(record));
-            }
-        }
+        let record = read(&*self.source, open, lsn, |open| {
+            open.reach(lsn)?;
+            open.next()
+        })?;
+        self.next = lsn.saturating_add(1);
+        Ok(Some(record))
     }
 
-    /// The LSN that the next call looks for.
+    /// The record before this position; `None` before the first record of the log. From behind the
+    /// end, the last record that there is.
+    ///
+    /// # Errors
+    ///
+    /// As [`Reader::next`]. Before the oldest record of a log that was trimmed this is `Trimmed`:
+    /// what was there is gone, which is no begin. In a damaged segment, records of a batch behind
+    /// the damaged one may be handed out before this is `Corrupt`.
+    pub fn prev(&mut self) -> Result<Option<Record>> {
+        let Some(mut lsn) = self.next.checked_sub(1).filter(|&lsn| lsn > 0) else {
+            return Ok(None);
+        };
+        let held = |open: &Cursor| open.has(lsn) && (open.at.sealed || open.places.has(lsn));
+        if !self.open.as_ref().is_some_and(held) {
+            let mut found = self.source.locate(lsn)?;
+            if found.is_none() {
+                lsn = self.source.last().min(lsn);
+                if lsn == 0 {
+                    return Ok(None);
+                }
+                found = self.source.locate(lsn)?;
+            }
+            let Some(at) = found else { return Ok(None) };
+            self.enter(at, lsn)?;
+        }
+        let Some(open) = &mut self.open else { return Ok(None) };
+        let record = read(&*self.source, open, lsn, |open| open.prev(lsn))?;
+        self.next = lsn;
+        Ok(Some(record))
+    }
+
+    /// Goes to another record, which need not be there yet. A reader that goes to and fro holds
+    /// the last few segments of its process's log open, at the cost of the disk space of those that
+    /// are trimmed meanwhile, until it is dropped.
+    pub fn seek(&mut self, lsn: Lsn) {
+        self.next = lsn.get();
+    }
+
+    /// The LSN that the next call of [`Reader::next`] looks for.
     #[must_use]
     pub fn next_lsn(&self) -> Lsn {
         Lsn::at_least_first(self.next)
     }
 
-    fn enter(&mut self, at: Located) -> Result<()> {
-        if let Some(open) = &mut self.open
-            && open.at.header == at.header
-            && open.lsn <= self.next
-        {
-            // The same tail, which has grown: what was read before may lack it.
-            if !open.mapped {
-                open.step = Bytes::new();
-                open.file_len = len_of(&*open.file, &at)?;
-            }
-            open.at = at;
-            return Ok(());
-        }
-        self.open = None;
-        let io = self.source.io();
-        let file = match io.open(&at.path, OpenHow::Read) {
-            Ok(file) => file,
-            Err(e) => {
-                // A trim may have been faster; then the source says so.
-                self.source.locate(self.next)?;
-                return Err(Error::io("cannot open the segment", &at.path, e));
+    /// Whether the next record lies in the open segment, and that was the tail when it was opened.
+    pub(super) fn is_in_tail(&self) -> bool {
+        self.open.as_ref().is_some_and(|open| open.has(self.next) && !open.is_mapped())
+    }
+
+    /// Makes a segment the open one, in which `lsn` is wanted.
+    fn enter(&mut self, at: Located, lsn: u64) -> Result<()> {
+        let is_it = |cursor: &Cursor| cursor.at.header == at.header;
+        let held = match self.open.take() {
+            Some(open) if is_it(&open) => Some(open),
+            left => {
+                self.keep(left, lsn);
+                let found = self.kept.iter().position(is_it);
+                found.map(|i| self.kept.remove(i))
             }
         };
-        let file_len = len_of(&*file, &at)?;
-        let (step, mapped) = if at.map {
-            let map = file.map(file_len);
-            (map.map_err(|e| Error::io("cannot map the segment", &at.path, e))?, true)
-        } else {
-            (Bytes::new(), false)
+        let mut open = match held {
+            Some(open) => open,
+            None => self.open_segment(at.clone(), lsn)?,
         };
-        let start = (at.header.first_lsn, FRAMES_OFFSET);
-        let near = at.near.filter(|near| near.0 <= self.next);
-        let (lsn, offset) = near.unwrap_or(start);
-        let step_offset = 0;
-        let mut open = Open { at, file, file_len, lsn, offset, step, step_offset, mapped };
-        if open.at.sealed && open.lsn < self.next {
-            open.skip_to(self.next);
+        let near = at.near;
+        let extended = open.extend(at);
+        extended.map_err(|e| Error::io("cannot read the segment", open.path(), e))?;
+        if let Some(near) = near {
+            open.places.mark(near);
         }
         self.open = Some(open);
         Ok(())
     }
-}
 
-fn len_of(file: &dyn IoFile, at: &Located) -> Result<u64> {
-    file.len().map_err(|e| Error::io("cannot read the segment", &at.path, e))
-}
-
-impl Open {
-    /// Goes to the last frame at or below `lsn` that the footer knows. A footer is a cache and no
-    /// proof: where there is none, or the frame does not hold, all frames are read instead.
-    fn skip_to(&mut self, lsn: u64) {
-        let footer = facts::footer_of(&*self.file, &self.at.header, self.file_len);
-        let Ok(FooterFacts::Valid(footer)) = footer else { return };
-        let behind = footer.entries.partition_point(|entry| entry.lsn <= lsn);
-        let Some(entry) = behind.checked_sub(1).and_then(|i| footer.entries.get(i)) else { return };
-        let start = (self.lsn, self.offset);
-        let near = (entry.lsn, entry.offset);
-        (self.lsn, self.offset) = near;
-        (self.lsn, self.offset) = if self.read().is_ok() { near } else { start };
+    fn open_segment(&self, at: Located, lsn: u64) -> Result<Cursor> {
+        let path = self.source.path(&at.header);
+        Cursor::open(self.source.io(), path.clone(), at).or_else(|e| {
+            // A trim may have been faster; then the source says so.
+            self.source.confirm(lsn)?;
+            Err(Error::io("cannot open the segment", &path, e))
+        })
     }
 
-    /// The frame at `offset`, which must be that of `lsn`.
-    fn read(&mut self) -> Result<Record> {
-        let place = Place { salt: self.at.header.salt, offset: self.offset };
-        let room = self.file_len.saturating_sub(self.offset);
-        let header = self.bytes(FrameHeader::LEN)?;
-        let header = FrameHeader::decode(&header, place, room);
-        let header = header.map_err(|e| self.corrupt(Invalid::Bytes(e)))?;
-        if header.lsn != self.lsn {
-            return Err(self.corrupt(Invalid::Lsn { expected: self.lsn, found: header.lsn }));
+    /// Keeps a segment that a seek leaves for another one; who reads on does not come back.
+    fn keep(&mut self, left: Option<Cursor>, lsn: u64) {
+        let Some(left) = left else { return };
+        let follows = left.at.last.saturating_add(1) == lsn
+            || lsn.saturating_add(1) == left.at.header.first_lsn;
+        if follows {
+            return;
         }
-        // Within the file, as the header was decoded with its room.
-        let frame = self.bytes(usize::try_from(header.frame_len()).unwrap_or(usize::MAX))?;
-        if let Err(e) = decode_frame(&frame, place) {
-            return Err(self.corrupt(Invalid::Bytes(e)));
+        let oldest = self.source.oldest();
+        self.kept.retain(|kept| kept.at.last >= oldest);
+        if self.kept.len() == KEPT_COUNT {
+            self.kept.remove(0);
         }
-        let len = usize::try_from(header.len).unwrap_or(usize::MAX);
-        let record = Record {
-            lsn: Lsn::at_least_first(header.lsn),
-            time_ms: header.time_ms,
-            kind: header.kind,
-            payload: frame.slice(FrameHeader::LEN..FrameHeader::LEN.saturating_add(len)),
-            segment: SegmentId::at_least_first(self.at.header.number),
-            offset: self.offset,
-            frame_bytes: header.frame_len(),
-            batch_end: header.batch_end,
-            durable: header.lsn <= self.at.durable,
-        };
-        self.lsn = self.lsn.saturating_add(1);
-        self.offset = self.offset.saturating_add(header.frame_len());
-        Ok(record)
-    }
-
-    /// `want` bytes from `offset` on, less only at the end of the file.
-    fn bytes(&mut self, want: usize) -> Result<Bytes> {
-        if let Some(bytes) = self.held(want) {
-            return Ok(bytes);
-        }
-        let left = usize::try_from(self.file_len.saturating_sub(self.offset)).unwrap_or(usize::MAX);
-        if !self.mapped {
-            let mut step = vec![0; want.max(STEP_LEN).min(left)];
-            let read = self.file.read_full_at(&mut step, self.offset).map_err(|e| {
-                Error::io("cannot read the segment", &self.at.path, e)
-                    .at_offset(self.offset)
-                    .at_lsn(self.lsn)
-            })?;
-            step.truncate(read);
-            (self.step, self.step_offset) = (Bytes::from(step), self.offset);
-        }
-        let from = usize::try_from(self.offset.saturating_sub(self.step_offset));
-        let from = from.unwrap_or(usize::MAX).min(self.step.len());
-        let end = from.saturating_add(want).min(self.step.len());
-        Ok(self.step.slice(from..end))
-    }
-
-    fn held(&self, want: usize) -> Option<Bytes> {
-        let from = usize::try_from(self.offset.checked_sub(self.step_offset)?).ok()?;
-        let end = from.checked_add(want).filter(|&end| end <= self.step.len())?;
-        Some(self.step.slice(from..end))
-    }
-
-    fn corrupt(&self, invalid: Invalid) -> Error {
-        let what = format!("a durable record is damaged: {invalid}");
-        Error::new(ErrorKind::Corrupt, what)
-            .at_path(&self.at.path)
-            .at_offset(self.offset)
-            .at_lsn(self.lsn)
+        self.kept.push(left);
     }
 }
 
-impl Source for Shared {
-    fn locate(&self, lsn: u64) -> Result<Option<Located>> {
-        let gate = self.gate();
-        if gate.stop {
-            return Err(closed());
-        }
-        if lsn < gate.oldest {
-            return Err(trimmed(gate.oldest));
-        }
-        if lsn > gate.durable.lsn {
-            return Ok(None);
-        }
-        let behind = gate.segments.partition_point(|segment| segment.header.first_lsn <= lsn);
-        let Some(segment) = behind.checked_sub(1).and_then(|i| gate.segments.get(i)) else {
-            return Err(trimmed(gate.oldest));
-        };
-        let next = gate.segments.get(behind).map(|next| next.header.first_lsn);
-        let entries = if next.is_none() { &*gate.tally.entries } else { &[] };
-        let entry = entries.partition_point(|entry| entry.lsn <= lsn).checked_sub(1);
-        let near = entry.and_then(|i| entries.get(i)).map(|entry| (entry.lsn, entry.offset));
-        Ok(Some(Located {
-            path: segment.path.clone(),
-            header: segment.header,
-            last: next.map_or(gate.durable.lsn, |next| next.saturating_sub(1)),
-            durable: gate.durable.lsn,
-            near,
-            sealed: next.is_some(),
-            map: next.is_some(),
-        }))
+/// Reads in a segment. Damage counts once it was read twice: where another process removes a
+/// segment that is being read, it may cut it first.
+fn read(
+    source: &dyn Source,
+    open: &mut Cursor,
+    lsn: u64,
+    mut read: impl FnMut(&mut Cursor) -> Result<Record>,
+) -> Result<Record> {
+    match read(open) {
+        Err(error) if error.kind() == ErrorKind::Corrupt => {}
+        done => return done,
     }
-
-    fn io(&self) -> &dyn Io {
-        &*self.io
-    }
+    source.confirm(lsn)?;
+    open.forget();
+    read(open)
 }
 
 pub(crate) fn trimmed(oldest: u64) -> Error {

@@ -11,7 +11,10 @@ use std::path::Path;
 use oncelog_format::limits::FRAMES_OFFSET;
 use oncelog_format::{Footer, Owner, SegmentHeader};
 
-use super::facts::{FooterFacts, LOCK_NAME, Listing, LockFacts, SegmentFacts, SlotFacts};
+use super::cursors::{CursorFacts, Stand};
+use super::facts::{
+    CURSORS_NAME, FooterFacts, LOCK_NAME, Listing, LockFacts, SegmentFacts, SlotFacts,
+};
 use super::finding::{Finding, FindingKind, Severity};
 use super::options::Check;
 use super::scan::{self, Behind, Frames, Tally, Window};
@@ -41,8 +44,33 @@ impl Survey {
         survey.check_order();
         survey.leave_out_leftovers();
         survey.judge_segments(io, check, true)?;
+        survey.judge_cursors(io);
         survey.name_others();
         Ok(survey)
+    }
+
+    /// Judges a log without damage again, of which only the frames of the tail may have changed.
+    /// Where more has, all of it is judged.
+    ///
+    /// # Errors
+    ///
+    /// As [`Survey::read`].
+    pub(crate) fn look_at_tail_again(mut self, io: &dyn Io, check: Check) -> Result<Self> {
+        let Some(before) = self.segments.pop() else { return Self::read(io, &self.dir, check) };
+        let facts = SegmentFacts::read(io, &before.facts.path)?;
+        let header = (facts.header, facts.header_damage, facts.slots);
+        if header != (Ok(before.header), None, before.facts.slots) {
+            return Self::read(io, &self.dir, check);
+        }
+        let others = [FindingKind::Spare, FindingKind::Stray];
+        self.findings.retain(|f| f.path != facts.path && !others.contains(&f.kind));
+        let mut segment = Segment::new(facts, before.header);
+        self.tail = None;
+        self.judge_tail(io, &mut segment, true)?;
+        self.last = segment.last;
+        self.segments.push(segment);
+        self.name_others();
+        Ok(self)
     }
 
     /// Judges one segment by itself, as if it were the tail.
@@ -165,12 +193,15 @@ impl Survey {
     }
 
     fn leave_out_leftovers(&mut self) {
+        self.leave_out_headless();
         // @I: first LSNs ascend, so leftovers come first.
         let firsts = self.segments.iter().skip(1).map(|next| next.header.first_lsn);
         let count = firsts.take_while(|&first| first <= self.oldest).count();
-        for segment in self.segments.drain(..count) {
-            self.findings.push(segment.finding(FindingKind::Leftover, Severity::Info));
-            self.leftovers.push(segment.facts);
+        self.leftovers.extend(self.segments.drain(..count).map(|segment| segment.facts));
+        self.leftovers.sort_by_key(SegmentFacts::number);
+        for facts in &self.leftovers {
+            let leftover = Finding::new(FindingKind::Leftover, Severity::Info, &facts.path);
+            self.findings.push(leftover.in_segment(facts.number()));
         }
         // @J
         if let Some(first) = self.segments.first()
@@ -180,6 +211,23 @@ impl Survey {
             let expected = format!("a segment from LSN {} on", self.oldest);
             let found = format!("first LSN {}", first.header.first_lsn);
             self.findings.push(missing.at_lsn(self.oldest).saying(expected, found));
+        }
+    }
+
+    /// @E: of a file that was cut to nothing, the name alone says which segment it was. Numbers
+    /// order the segments, so it was wholly below the first LSN of any greater one.
+    fn leave_out_headless(&mut self) {
+        let oldest = self.oldest;
+        let begun = self.segments.iter().filter(|segment| segment.header.first_lsn <= oldest);
+        let Some(number) = begun.map(|segment| segment.header.number).max() else { return };
+        let is_leftover = |facts: &mut SegmentFacts| {
+            let is_below = facts.named.is_some_and(|(named, _)| named < number);
+            facts.header.is_err() && !facts.is_unsupported() && is_below
+        };
+        for facts in self.refused.extract_if(.., is_leftover) {
+            let others = [FindingKind::Spare, FindingKind::Stray];
+            self.findings.retain(|f| f.path != facts.path && !others.contains(&f.kind));
+            self.leftovers.push(facts);
         }
     }
 
@@ -370,6 +418,22 @@ impl Survey {
             let ignored = segment.finding(FindingKind::SlotIgnored, Severity::Degraded);
             self.findings.push(ignored.at_offset(offset).saying("a slot of this segment", found));
         }
+    }
+
+    fn judge_cursors(&mut self, io: &dyn Io) {
+        // @Y
+        let Some(uuid) = self.uuid.filter(|_| self.listing.cursors) else { return };
+        let facts = CursorFacts::read(io, &self.dir, uuid);
+        self.findings.extend(facts.damage.iter().chain(&facts.ignored).cloned());
+        let next = self.last.saturating_add(1);
+        let ahead = |stand: &Stand| self.tail.is_some() && stand.lsn > next;
+        for (name, stand) in facts.cursors.iter().filter(|(_, stand)| ahead(stand)) {
+            let path = self.dir.join(CURSORS_NAME);
+            let ahead = Finding::new(FindingKind::CursorAhead, Severity::Degraded, &path);
+            let ahead = ahead.at_lsn(stand.lsn).saying(format!("at most LSN {next}"), name.clone());
+            self.findings.push(ahead);
+        }
+        self.cursors = facts;
     }
 
     fn name_others(&mut self) {

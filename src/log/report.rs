@@ -25,8 +25,9 @@ pub struct RecoveryReport {
     pub proven_lsn: Option<Lsn>,
     /// What was cut.
     pub torn: Option<TornEnd>,
-    /// Trimmed segments that were removed.
-    pub leftovers_removed: Vec<PathBuf>,
+    /// Segments that a trim had left behind. They hold no record of the log, and go in the
+    /// background.
+    pub leftovers: Vec<PathBuf>,
     /// How long it took.
     pub duration: Duration,
     /// Everything else worth telling.

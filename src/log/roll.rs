@@ -3,13 +3,13 @@
 //! The order of the steps is what a crash between any two of them survives. A refusal for space
 //! before the new segment has its name leaves the log as it was, or its tail sealed.
 
-use std::path::Path;
-
 use oncelog_format::limits::{self, FRAMES_OFFSET};
 use oncelog_format::{Footer, Place, SegmentHeader};
 
-use super::dir::{Fault, NewSegment, Spare, random};
+use super::dir::{Fault, random};
+use super::fill::Next;
 use super::scan::Tally;
+use super::spare::{NewSegment, Reserve, Spare};
 use super::tail::{Mark, Tail};
 use super::writer::{Guard, SegmentRef, Shared, recycle};
 use crate::error::{Error, ErrorKind, Result, is_full};
@@ -42,9 +42,10 @@ impl Shared {
     pub(crate) fn roll<'a>(&'a self, mut gate: Guard<'a>, bytes: u64) -> (Guard<'a>, Result<()>) {
         gate.rolling = true;
         let (gate, tail) = self.take_tail(gate);
+        let gate = self.wait_unfilled(gate);
         let (mut gate, tail, rolled) = self.roll_tail(gate, tail, bytes);
         gate.tail = Some(tail);
-        gate.rolling = false;
+        (gate.rolling, gate.moved) = (false, true);
         gate.writing = 0;
         let rolled = match rolled {
             Ok(()) => Ok(()),
@@ -57,7 +58,7 @@ impl Shared {
         (self.settle(gate), rolled)
     }
 
-    fn roll_tail<'a>(&'a self, gate: Guard<'a>, tail: Tail, bytes: u64) -> Rolled<'a> {
+    fn roll_tail<'a>(&'a self, mut gate: Guard<'a>, tail: Tail, bytes: u64) -> Rolled<'a> {
         if let Err(e) = gate.check_open() {
             return (gate, tail, Err(Fault::Refused(e)));
         }
@@ -67,14 +68,20 @@ impl Shared {
         };
         let size = next_size(tail.size, bytes, self.segment_bytes_max);
         // 1. The spare, before a byte is written.
-        let (mut gate, tail, made) = self.with_tail(gate, tail, |_| {
-            let salt = random(&*self.io).map(u64::from_le_bytes)?;
-            Ok((Spare::make(&*self.io, &self.dir, number, size)?, salt))
-        });
+        let (ready, reserve) = (gate.fill.take_ready(), gate.fill.plan.reserve());
+        let made_ahead = ready.is_some();
+        let (mut gate, tail, made) =
+            self.with_tail(gate, tail, |_| self.prepare(ready, number, (size, bytes), reserve));
         let (spare, salt) = match made {
             Ok(made) => made,
-            Err(e) => return (gate, tail, Err(Fault::Refused(e))),
+            Err((ready, e)) => {
+                if let Some(spare) = ready {
+                    gate.fill.next = Next::Ready(spare);
+                }
+                return (gate, tail, Err(Fault::Refused(e)));
+            }
         };
+        gate.stats.count_spare(made_ahead);
         let group = std::mem::take(&mut gate.queue);
         gate.writing = group.len();
         gate.called = false;
@@ -102,6 +109,7 @@ impl Shared {
             tail.write_frames(&group, from)?;
             tail.seal(upto, durable, &tally)
         });
+        gate.stats.count_group(group.len(), true);
         recycle(&mut gate, group);
         gate.writing = 0;
         if let Err(e) = sealed {
@@ -109,12 +117,38 @@ impl Shared {
         }
         // From here on only a roll may follow: a footer may stand there.
         gate.must_roll = true;
-        (gate.written, gate.durable) = (upto, upto);
+        (gate.written, gate.durable, gate.moved) = (upto, upto, true);
         let gate = self.settle(gate);
         // 6. to 8. Header, name, directory.
         let (gate, tail, entered) =
             self.with_tail(gate, tail, |_| spare.enter(&*self.io, &self.dir, &header, oldest));
         self.install(gate, tail, upto, entered)
+    }
+
+    /// A spare in which a batch fits, and a salt; else what was ready before, and why.
+    fn prepare(
+        &self,
+        ready: Option<Spare>,
+        number: u64,
+        (size, batch): (u64, u64),
+        reserve: Reserve,
+    ) -> std::result::Result<(Spare, u64), (Option<Spare>, Error)> {
+        let salt = match random(&*self.io) {
+            Ok(salt) => u64::from_le_bytes(salt),
+            Err(e) => return Err((ready, e)),
+        };
+        match ready {
+            Some(mut spare) => {
+                let fits = spare.size >= batch.saturating_add(FRAMES_OFFSET);
+                match if fits { Ok(()) } else { spare.grow(size, reserve) } {
+                    Ok(()) => Ok((spare, salt)),
+                    Err(e) => Err((Some(spare), e)),
+                }
+            }
+            None => Spare::make(&*self.io, &self.dir, number, size, reserve)
+                .map(|spare| (spare, salt))
+                .map_err(|e| (None, e)),
+        }
     }
 
     /// 9. Only then a frame.
@@ -134,48 +168,16 @@ impl Shared {
         gate.header = segment.header;
         gate.number_max = segment.header.number;
         gate.capacity = segment.size;
+        gate.fill.restart(segment.filled);
+        gate.stats.rolls = gate.stats.rolls.saturating_add(1);
         gate.must_roll = false;
         gate.slot_lsn = upto.lsn;
         gate.tally = Tally::new(segment.header.base_time_ms);
-        let path = segment.path.clone();
-        gate.segments.push(SegmentRef { path, header: segment.header });
-        let oldest = gate.oldest;
-        let tail = Tail::of_new(segment, oldest);
         // The new segment's first slot states the trim, durably: what it left may go.
-        if gate.leftovers.is_empty() {
-            return (gate, tail, Ok(()));
-        }
-        let leftovers = std::mem::take(&mut gate.leftovers);
-        let (mut gate, tail, kept) = self.with_tail(gate, tail, |_| self.remove_all(leftovers).0);
-        gate.leftovers = kept;
-        (gate, tail, Ok(()))
-    }
-
-    /// Removes segments that were trimmed; those that stay, and why the last of them does.
-    pub(crate) fn remove_all(
-        &self,
-        paths: Vec<std::path::PathBuf>,
-    ) -> (Vec<std::path::PathBuf>, Option<Error>) {
-        let mut failure = None;
-        let mut kept = paths;
-        kept.retain(|path| match remove(self, path) {
-            Ok(()) => false,
-            Err(e) => {
-                tracing::warn!(error = %e, "a trimmed segment stays");
-                failure = Some(e);
-                true
-            }
-        });
-        (kept, failure)
-    }
-}
-
-fn remove(shared: &Shared, path: &Path) -> Result<()> {
-    match shared.io.remove(path) {
-        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
-            Err(Error::io("cannot remove the trimmed segment", path, e))
-        }
-        _ => Ok(()),
+        self.after_roll(&mut gate, tail.used);
+        gate.segments.push(SegmentRef::new(segment.path.clone(), segment.header, 0));
+        let oldest = gate.oldest;
+        (gate, Tail::of_new(segment, oldest), Ok(()))
     }
 }
 

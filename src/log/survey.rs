@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use oncelog_format::limits::FRAMES_OFFSET;
 use oncelog_format::{FooterEntry, SegmentHeader, Uuid};
 
+use super::cursors::CursorFacts;
 use super::facts::{FooterFacts, Listing, SegmentFacts};
 use super::finding::{Finding, FindingKind, Severity};
 use super::scan::{Behind, Frames, Tally};
@@ -66,6 +67,7 @@ pub(crate) struct Survey {
     /// Segments whose header cannot be read, or that do not belong here.
     pub(crate) refused: Vec<SegmentFacts>,
     pub(crate) listing: Listing,
+    pub(crate) cursors: CursorFacts,
     pub(crate) oldest: u64,
     /// The last kept LSN, 0 when there is none.
     pub(crate) last: u64,
@@ -89,6 +91,7 @@ impl Survey {
             leftovers: Vec::new(),
             refused: Vec::new(),
             listing: Listing::default(),
+            cursors: CursorFacts::default(),
             oldest: 1,
             last: 0,
             proven: 0,

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use oncelog_format::limits::FRAMES_OFFSET;
 use oncelog_format::{Place, SegmentHeader, Slot};
 
-use super::dir::{Fault, NewSegment, refusal};
+use super::dir::{Fault, refusal};
+use super::spare::NewSegment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::IoFile;
 
@@ -99,15 +100,8 @@ impl Tail {
         durable: Mark,
         oldest_lsn: u64,
     ) -> std::result::Result<(), Fault> {
-        #[cfg(planted)]
-        if crate::planted::is_active(crate::planted::Bug::SyncErrorTaken) && self.slot_dirty {
-            drop(self.file.sync());
-            self.slot_dirty = false;
-        }
         if let Some(found) = self.found {
-            // It was read from the cache, and may not be on the disk.
-            self.put_slot(&found)?;
-            self.found = None;
+            self.put_found(&found)?;
         }
         if self.slot_dirty {
             self.sync().map_err(Fault::Final)?;
@@ -145,6 +139,19 @@ impl Tail {
         self.sync().map_err(Fault::Final)
     }
 
+    /// Writes the slot again that the open found: it was read from the cache, and may not be on the
+    /// disk. Dropped from the cache first, as a block that a failed sync left there may never reach
+    /// it ([`super::open`]).
+    fn put_found(&mut self, found: &Slot) -> std::result::Result<(), Fault> {
+        let dropped = self.file.evict(0..FRAMES_OFFSET);
+        dropped.map_err(|e| {
+            Fault::Refused(refusal("cannot drop the slots from the cache", &self.path, e))
+        })?;
+        self.put_slot(found)?;
+        self.found = None;
+        Ok(())
+    }
+
     fn put_slot(&mut self, slot: &Slot) -> std::result::Result<(), Fault> {
         let offset = Slot::offset_of(slot.index());
         self.slot_dirty = true;
@@ -165,8 +172,7 @@ impl Tail {
             && stated == (durable.lsn, oldest_lsn)
             && slot.counter > 1
         {
-            self.put_slot(&slot)?;
-            self.found = None;
+            self.put_found(&slot)?;
             self.sync().map_err(Fault::Final)?;
             self.stated = found;
             return Ok(());

@@ -96,12 +96,14 @@ impl LogView {
             pause();
             frames = read(&*file, segment, next).map_err(fail)?;
         }
+        self.seen().unless_trimmed(next.saturating_sub(1), frames.last.saturating_add(1) < next)?;
         if frames.last.saturating_add(1) < next {
             let whole = missing(segment, &frames, next.saturating_sub(1));
             return lost(segment, &*file, next, &whole, tell).map_err(fail);
         }
         if let FooterFacts::Valid(footer) = &segment.facts.footer {
             let read = whole_footer(&*file, segment, footer.offset).map_err(fail)?;
+            self.seen().unless_trimmed(next.saturating_sub(1), read.is_none())?;
             footer_agrees(segment, read, &frames.tally, &frames.tally.entries, frames.end, tell);
         }
         Ok(())

@@ -6,21 +6,24 @@
 //! lists the directory and reads witnesses and frames anew: a racing writer never makes `Corrupt`.
 //!
 //! It reads by pread alone, so that a bad disk is an error and never a signal, and its memory is
-//! bounded by the largest record.
+//! bounded by the largest record. What recovery reads of a sealed segment is its ends: the frames
+//! are judged while they are served, a batch at a time.
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use oncelog_format::{FrameHeader, Uuid};
 
-use super::facts::{FooterFacts, Listing, SegmentFacts};
+use super::facts::{self, FooterFacts, Listing, SegmentFacts};
 use super::finding::{Finding, FindingKind, Severity};
+use super::looked::Looked;
 use super::options::Check;
-use super::reader::{Located, Reader, Source, trimmed};
-use super::recover::missing;
-use super::scan::{self, Window};
+use super::pins::Holder;
+use super::reader::{Reader, Source, trimmed};
+use super::remove::Leftover;
+use super::seek;
 use super::survey::{Segment, Survey};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{EntryKind, Io, IoFile, OpenHow};
@@ -36,6 +39,10 @@ const LOOKS_MAX: u32 = 25;
 const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
 /// A read-only look at a log, or at one segment of it. Clones share it.
+///
+/// It knows two ends: up to [`LogView::proven_lsn`] a witness says that the records survive a power
+/// loss, and up to [`LogView::last_lsn`] recovery would keep them. Beside a live writer the records
+/// between the two are on their way, and after a crash they are what its last group left.
 #[derive(Clone, Debug)]
 pub struct LogView {
     seen: Arc<Seen>,
@@ -47,8 +54,6 @@ pub(crate) struct Seen {
     pub(crate) io: Arc<dyn Io>,
     pub(crate) path: PathBuf,
     pub(crate) survey: Survey,
-    /// The end of the sealed segment that was read last, whose footer alone was seen before.
-    end: Mutex<Option<(usize, u64, Option<Finding>)>>,
 }
 
 /// What a view knows of a segment.
@@ -113,7 +118,7 @@ impl LogView {
 
     fn of(path: &Path, io: Arc<dyn Io>, survey: Survey) -> Self {
         let path = path.to_path_buf();
-        Self { seen: Arc::new(Seen { io, path, survey, end: Mutex::new(None) }) }
+        Self { seen: Arc::new(Seen { io, path, survey }) }
     }
 
     /// Looks at the same path again.
@@ -179,32 +184,71 @@ impl LogView {
         Lsn::at_least_first(self.seen.oldest())
     }
 
-    /// The last record that recovery would keep.
+    /// The last record that recovery would keep; what [`LogView::reader`] goes up to.
     #[must_use]
     pub fn last_lsn(&self) -> Option<Lsn> {
         Lsn::new(self.seen.survey.last).filter(|last| last.get() >= self.seen.oldest())
     }
 
-    /// The greatest LSN that a witness proves durable; above the last record in a corrupt log.
+    /// The greatest LSN that a witness proves durable, what [`LogView::reader_proven`] goes up to;
+    /// above the last record in a corrupt log.
     #[must_use]
     pub fn proven_lsn(&self) -> Option<Lsn> {
         Lsn::new(self.seen.survey.proven)
     }
 
-    /// Reads from an LSN, or from the oldest, up to the last record that recovery would keep.
-    /// Damage is an error of the reader, behind every record before it.
+    /// What keeps records, or the files of some, on the disk as far as the files tell: cursors and
+    /// leftovers of a trim, the holder of the oldest record first. Pins live in the writer's
+    /// process.
+    #[must_use]
+    pub fn why_not_trimmed(&self) -> Vec<Holder> {
+        let survey = &self.seen.survey;
+        let leftovers = survey.leftovers.iter().map(Leftover::found);
+        Holder::in_order(leftovers.map(|l| l.holder()).chain(survey.cursors.holders()))
+    }
+
+    /// Reads from an LSN, or from the oldest, up to the last record that recovery would keep;
+    /// [`Record::durable`](crate::Record) says which are proven. Damage is an error of the reader,
+    /// behind every whole batch before it.
     ///
     /// # Errors
     ///
     /// `Trimmed` below the oldest LSN, which the error carries.
     pub fn reader(&self, from: Option<Lsn>) -> Result<Reader> {
+        self.reader_of(from, false)
+    }
+
+    /// As [`LogView::reader`], up to the proven durable LSN.
+    ///
+    /// # Errors
+    ///
+    /// As [`LogView::reader`].
+    pub fn reader_proven(&self, from: Option<Lsn>) -> Result<Reader> {
+        self.reader_of(from, true)
+    }
+
+    fn reader_of(&self, from: Option<Lsn>, proven_only: bool) -> Result<Reader> {
         let oldest = self.seen.oldest();
         let from = from.map_or(oldest, Lsn::get);
         if from < oldest {
             return Err(trimmed(oldest));
         }
-        let source: Arc<dyn Source> = Arc::<Seen>::clone(&self.seen);
-        Ok(Reader::new(source, from))
+        Ok(Reader::new(self.source(proven_only), from))
+    }
+
+    /// The LSN of the first record of a time or later, in milliseconds since 1970-01-01 UTC; the
+    /// one behind the last where all are older. Reads a small part of one segment.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` where damage stands in between; `Trimmed` when a writer has dropped what this look
+    /// saw; `Io`.
+    pub fn seek_time(&self, time_ms: u64) -> Result<Lsn> {
+        seek::first_at(&self.source(false), time_ms).map(Lsn::at_least_first)
+    }
+
+    pub(super) fn source(&self, proven_only: bool) -> Arc<dyn Source> {
+        Arc::new(Looked { seen: Arc::clone(&self.seen), proven_only })
     }
 
     pub(crate) fn seen(&self) -> &Seen {
@@ -239,7 +283,7 @@ impl Seen {
     }
 
     /// Of a segment alone, what its slots say of a trim concerns records before it, too.
-    fn oldest(&self) -> u64 {
+    pub(crate) fn oldest(&self) -> u64 {
         let survey = &self.survey;
         let first = survey.segments.first().map_or(1, |first| first.header.first_lsn);
         let is_alone = survey.listing.segments.is_empty();
@@ -254,34 +298,24 @@ impl Seen {
             Err(error) => error,
         };
         if error.kind() == io::ErrorKind::NotFound
-            && let Ok(now) = look(&*self.io, &self.path)
-            && now.oldest > segment.header.first_lsn
+            && let Some(oldest) = self.is_trimmed(segment.header.first_lsn)
         {
-            return Err(trimmed(now.oldest));
+            return Err(trimmed(oldest));
         }
         Err(Error::io("cannot open the segment", path, error))
     }
 
-    /// The last record to serve from a segment, and the damage behind it. Whole batches are known
-    /// before one is served: a footer is no proof of them.
-    fn end_of(&self, at: usize, segment: &Segment) -> Result<(u64, Option<Finding>)> {
-        let file = self.open_file(segment)?;
-        let Some(next) = self.next_first(at).filter(|_| !segment.scanned) else {
-            return Ok((segment.last, None));
-        };
-        let mut known = self.end.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((known_at, last, damage)) = &*known
-            && *known_at == at
-        {
-            return Ok((*last, damage.clone()));
-        }
-        let frames = Window::new(&*file)
-            .and_then(|mut window| scan::frames(&mut window, &segment.header, Some(next)))
-            .map_err(|e| Error::io("cannot read the segment", &segment.facts.path, e))?;
-        let wanted = next.saturating_sub(1);
-        let damage = (frames.last < wanted).then(|| missing(segment, &frames, wanted));
-        *known = Some((at, frames.last, damage.clone()));
-        Ok((frames.last, damage))
+    /// What is left of the log by now, where it is less than this saw: a trim is in a slot before a
+    /// file is cut or goes, and cutting leaves the slots.
+    pub(crate) fn is_trimmed(&self, lsn: u64) -> Option<u64> {
+        let now = facts::oldest_stated(&*self.io, &self.survey.dir, self.survey.uuid);
+        (now > lsn).then_some(now)
+    }
+
+    /// For what looks like damage of a record, or is gone: a trim may have been faster.
+    pub(crate) fn unless_trimmed(&self, lsn: u64, is_suspect: bool) -> Result<()> {
+        let oldest = is_suspect.then(|| self.is_trimmed(lsn)).flatten();
+        oldest.map_or(Ok(()), |oldest| Err(trimmed(oldest)))
     }
 }
 
@@ -380,38 +414,4 @@ fn is_gone(error: &Error) -> bool {
     source
         .and_then(|source| source.downcast_ref::<io::Error>())
         .is_some_and(|error| error.kind() == io::ErrorKind::NotFound)
-}
-
-impl Source for Seen {
-    /// Up to the last record that recovery would keep; behind it, `None` or what is damaged there.
-    fn locate(&self, lsn: u64) -> Result<Option<Located>> {
-        if lsn < self.oldest() {
-            return Err(trimmed(self.oldest()));
-        }
-        let survey = &self.survey;
-        let behind = survey.segments.partition_point(|segment| segment.header.first_lsn <= lsn);
-        let at = behind.saturating_sub(1);
-        let readable = survey.segments.get(..survey.readable).unwrap_or_default();
-        let Some(segment) = readable.get(at) else {
-            return survey.damage().map_or(Ok(None), |damage| Err(damage.to_error()));
-        };
-        let (last, damage) = self.end_of(at, segment)?;
-        if lsn > last {
-            let damage = damage.as_ref().or_else(|| survey.damage());
-            return damage.map_or(Ok(None), |damage| Err(damage.to_error()));
-        }
-        Ok(Some(Located {
-            path: segment.facts.path.clone(),
-            header: segment.header,
-            last,
-            durable: survey.proven,
-            near: None,
-            sealed: self.next_first(at).is_some(),
-            map: false,
-        }))
-    }
-
-    fn io(&self) -> &dyn Io {
-        &*self.io
-    }
 }

@@ -6,17 +6,23 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
 use oncelog_format::{FrameHeader, Place, SegmentHeader, encode_frame, frame_len, limits};
 
+use super::cursors::CursorFile;
 use super::dir::DirLock;
-use super::options::{Batch, Options};
+use super::fill::Filling;
+use super::options::{Batch, Options, WaitPolicy};
 use super::pins::Holds;
 use super::rebuild::Degraded;
+use super::remove::{InUse, Removal};
+use super::retention::{Retaining, Retention};
 use super::scan::Tally;
+use super::stats::LogStats;
 use super::tail::{Mark, Tail};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
@@ -40,12 +46,25 @@ pub(crate) struct Shared {
     pub(crate) batch_bytes_max: u64,
     pub(crate) buffer_bytes_max: u64,
     pub(crate) has_background: bool,
+    pub(crate) retention: Retention,
+    pub(crate) removal_step_bytes: u64,
     gate: Mutex<Gate>,
     /// The state of the gate has changed: for every thread but the background one.
     pub(crate) turned: Condvar,
+    /// For those that wait for a group to be durable, by whether its number is even or odd.
+    pub(crate) groups: (Condvar, Condvar),
+    pub(crate) wait_policy: WaitPolicy,
+    /// How often the gate has turned, and the durable LSN, for those that look without the lock.
+    pub(crate) turns: AtomicU64,
+    pub(crate) durable: AtomicU64,
     /// There is work for the background thread.
     pub(crate) wanted: Condvar,
+    /// There is work for the thread that fills.
+    pub(crate) filling: Condvar,
+    /// There is work for the thread that trims.
+    pub(crate) trim_wanted: Condvar,
     pub(crate) lock: Mutex<Option<DirLock>>,
+    pub(crate) cursor_file: Mutex<CursorFile>,
 }
 
 pub(crate) type Guard<'a> = MutexGuard<'a, Gate>;
@@ -78,10 +97,12 @@ pub(crate) struct Gate {
     pub(crate) tally: Tally,
     /// The segments of the log, oldest first, the tail last.
     pub(crate) segments: Vec<SegmentRef>,
-    /// Trimmed segments that are still there.
-    pub(crate) leftovers: Vec<PathBuf>,
     /// Sealed segments with something to rebuild, when there is nothing else to do.
     pub(crate) degraded: Vec<Degraded>,
+    /// Files of trimmed segments that are still there.
+    pub(crate) removal: Removal,
+    /// What retention has to look at.
+    pub(crate) retaining: Retaining,
     /// Who holds records against a trim.
     pub(crate) holds: Holds,
     /// Greatest number that was ever given to a segment.
@@ -101,6 +122,14 @@ pub(crate) struct Gate {
     pub(crate) called: bool,
     /// Threads that wait for the gate to turn.
     pub(crate) waiting: usize,
+    /// Number of the last group.
+    pub(crate) group: u64,
+    /// What the sync that a thread is at will cover; 0 when there is none.
+    pub(crate) syncing: u64,
+    /// Threads that wait for groups of even, and of odd numbers.
+    pub(crate) grouped: (usize, usize),
+    /// More became durable than a group: everybody has to look.
+    pub(crate) moved: bool,
     /// The background thread waits for the tail.
     pub(crate) blocked: bool,
     /// Tasks that wait, by the LSN that they wait for and a token of their own.
@@ -110,6 +139,8 @@ pub(crate) struct Gate {
     pub(crate) sync_wanted: u64,
     /// Appends up to this LSN are to be synced although nobody waits yet.
     pub(crate) sync_due: u64,
+    pub(crate) fill: Filling,
+    pub(crate) stats: LogStats,
     /// A planted bug refused a group for space.
     #[cfg(planted)]
     pub(crate) reused: bool,
@@ -120,6 +151,16 @@ pub(crate) struct Gate {
 pub(crate) struct SegmentRef {
     pub(crate) path: PathBuf,
     pub(crate) header: SegmentHeader,
+    /// Size of the file once it is sealed.
+    pub(crate) bytes: u64,
+    /// Held by whoever reads it, so that the file is not cut under him.
+    pub(crate) in_use: Arc<InUse>,
+}
+
+impl SegmentRef {
+    pub(crate) fn new(path: PathBuf, header: SegmentHeader, bytes: u64) -> Self {
+        Self { path, header, bytes, in_use: Arc::new(InUse) }
+    }
 }
 
 impl Gate {
@@ -213,6 +254,7 @@ pub(crate) fn closed() -> Error {
 
 impl Shared {
     pub(crate) fn new(dir: PathBuf, options: &Options, lock: DirLock, gate: Gate) -> Self {
+        let cursor_file = CursorFile::new(&dir, gate.holds.has_used_cursors());
         Self {
             dir,
             io: Arc::clone(&options.io),
@@ -222,10 +264,19 @@ impl Shared {
             batch_bytes_max: options.batch_bytes_max,
             buffer_bytes_max: options.buffer_bytes_max,
             has_background: options.background,
+            retention: options.retention,
+            removal_step_bytes: options.removal_step_bytes,
             gate: Mutex::new(gate),
             turned: Condvar::new(),
+            groups: (Condvar::new(), Condvar::new()),
+            wait_policy: options.wait_policy,
+            turns: AtomicU64::new(0),
+            durable: AtomicU64::new(0),
             wanted: Condvar::new(),
+            filling: Condvar::new(),
+            trim_wanted: Condvar::new(),
             lock: Mutex::new(Some(lock)),
+            cursor_file: Mutex::new(cursor_file),
         }
     }
 
@@ -257,6 +308,7 @@ impl Shared {
     pub(crate) fn enqueue(&self, batch: Batch<'_>, sync: bool) -> Result<LsnRange> {
         let bytes = self.check(batch)?;
         let mut gate = self.gate();
+        let mut has_waited = false;
         loop {
             gate.check_append(batch)?;
             if gate.rolling {
@@ -266,7 +318,10 @@ impl Shared {
                 gate = behind;
                 rolled?;
             } else if !gate.may_buffer(bytes, self.buffer_bytes_max) {
+                gate.stats.count_wait(!std::mem::replace(&mut has_waited, true));
+                let since = now();
                 gate = if gate.tail.is_some() { self.lead(gate, false) } else { self.wait(gate) };
+                gate.stats.count_wait_time(now().saturating_sub(since));
             } else {
                 return Ok(self.take_in(&mut gate, batch, sync));
             }
@@ -284,13 +339,16 @@ impl Shared {
     }
 
     fn take_in(&self, gate: &mut Gate, batch: Batch<'_>, sync: bool) -> LsnRange {
-        let first = gate.next_lsn;
+        let (first, from) = (gate.next_lsn, gate.end);
         self.encode(gate, batch);
         let count = u64::try_from(batch.records.len()).unwrap_or(u64::MAX);
         assert!(gate.next_lsn.checked_sub(first) == Some(count), "every record takes one LSN");
+        gate.stats.count_batch(count, gate.end.saturating_sub(from));
         if sync {
             gate.sync_due = gate.last_lsn();
         }
+        gate.fill.begun = true;
+        self.call_filler(gate);
         self.call_background(gate);
         LsnRange { first: Lsn::at_least_first(first), last: Lsn::at_least_first(gate.last_lsn()) }
     }

@@ -34,7 +34,8 @@ struct Size {
 fn size() -> Size {
     let reach = Reach { ways: [80, 4], kills: 3, losses: 24, failures: 1 };
     if !cfg!(planted) {
-        return Size { reach: Reach { ways: [24, 3], ..reach }, drawn: 30, distinct: 20_000 };
+        let reach = Reach { ways: [16, 2], kills: 6, losses: 48, failures: 1 };
+        return Size { reach, drawn: 40, distinct: 10_000 };
     }
     let reach = Reach { ways: [400, 6], failures: 2, ..reach };
     if is_release() {

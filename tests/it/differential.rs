@@ -6,9 +6,9 @@
 //! `ONCELOG_SEEDS` in the environment is the count of seeds of the random ones.
 
 mod damage;
-mod library;
-mod shape;
-mod written;
+pub(crate) mod library;
+pub(crate) mod shape;
+pub(crate) mod written;
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -16,13 +16,14 @@ use std::path::Path;
 use oncelog::testing::Machine;
 use oncelog::{Check, ErrorKind};
 
+use crate::image::Directory;
 use crate::reference::{Finding, Kept, Verdict, judge, judge_alone};
 use damage::damage;
 use library::{DIR, Seen, directory_of, look, look_at, machine_of, write};
-use shape::{Dice, Directory};
+use shape::Dice;
 
 /// The places where the library and the reference differ; empty when they agree.
-fn differences(expected: &Finding, seen: &Seen) -> String {
+pub(crate) fn differences(expected: &Finding, seen: &Seen) -> String {
     let mut told = String::new();
     let mut tell = |what: &str, expected: String, found: String| {
         if expected != found {
@@ -47,6 +48,8 @@ fn differences(expected: &Finding, seen: &Seen) -> String {
     let is_told_where = expected.rows.iter().any(|row| "MN".contains(*row));
     if is_told_where {
         tell("place", format!("{:?}", expected.corrupt), format!("{:?}", seen.place()));
+        let offset = seen.error.and_then(|(_, offset)| offset);
+        tell("offset", format!("{:?}", expected.corrupt_at), format!("{offset:?}"));
     }
     if is_told_where || verdict != Verdict::Corrupt && verdict != Verdict::Unsupported {
         tell("records", records(&expected.records), records(&seen.records));
@@ -65,7 +68,7 @@ fn records(records: &[Kept]) -> String {
 }
 
 /// The places where a writer that opens the log, and what it leaves, differ from the reference.
-fn differences_of_writer(expected: &Finding, machine: &Machine) -> String {
+pub(crate) fn differences_of_writer(expected: &Finding, machine: &Machine) -> String {
     // Damage within a sealed segment shows when its frames are read; all else, without that.
     let check = if expected.rows.contains(&'M') { Check::Full } else { Check::Tail };
     let written = match (write(machine, check, b"one more"), expected.verdict) {
@@ -111,7 +114,7 @@ fn differences_of_writer(expected: &Finding, machine: &Machine) -> String {
 }
 
 #[track_caller]
-fn check(directory: &Directory, story: &str) {
+pub(crate) fn check(directory: &Directory, story: &str) {
     let expected = judge(&directory.files, directory.lock.as_deref());
     let machine = machine_of(directory);
     check_seen(&expected, &look(&machine), story);
@@ -120,7 +123,7 @@ fn check(directory: &Directory, story: &str) {
 }
 
 #[track_caller]
-fn check_seen(expected: &Finding, seen: &Seen, story: &str) {
+pub(crate) fn check_seen(expected: &Finding, seen: &Seen, story: &str) {
     let differences = differences(expected, seen);
     let findings: Vec<_> = seen.findings.iter().map(|told| format!("\n  {told:?}")).collect();
     let findings = findings.concat();
@@ -171,7 +174,7 @@ fn every_length_of_the_last_records_is_judged_alike() {
         let mut dice = Dice::new(seed);
         let whole =
             if seed % 2 == 0 { shape::forged(&mut dice, 0) } else { written::written(&mut dice) };
-        let last = whole.files.len() - 1;
+        let last = whole.files.iter().rposition(|(name, _)| name.ends_with(".seg")).unwrap();
         let file = &whole.files[last].1;
         let used = file.iter().rposition(|&byte| byte != 0).map_or(0, |at| at + 1);
         for len in used.saturating_sub(60)..=used {

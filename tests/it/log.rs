@@ -1,9 +1,13 @@
 //! The log through its public API: what each call promises, alone and beside others.
 
 mod concurrent;
+mod counts;
+mod fill;
 mod front;
 mod index;
+mod reading;
 mod rebuild;
+mod subscribe;
 pub(crate) mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -259,14 +263,13 @@ fn a_trim_drops_segments_and_gaps_are_typed() {
     check_refused(log.trim(lsn(102)), ErrorKind::InvalidInput);
     log.trim(lsn(60)).unwrap();
     log.trim(lsn(10)).unwrap();
-    assert!(segments(&dir).len() < before);
     assert_eq!(log.oldest_lsn(), lsn(60));
     let e = check_refused(log.reader(lsn(59)), ErrorKind::Trimmed);
     assert_eq!(e.lsn(), Some(60));
     assert_eq!(read(&log, 60).len(), 41);
     log.trim(lsn(101)).unwrap();
-    assert_eq!(segments(&dir).len(), 1);
     log.close().unwrap();
+    assert!(before > 3 && segments(&dir).len() == 1, "what a few steps remove is gone by the end");
     let log = open(&dir);
     assert_eq!((log.oldest_lsn(), log.next_lsn()), (lsn(101), lsn(101)));
     assert_eq!(log.append(b"LSNs are never given twice").unwrap(), lsn(101));
@@ -486,6 +489,7 @@ fn a_trim_that_was_refused_half_way_is_made_whole_by_the_next() {
     check_refused(log.trim(lsn(60)), ErrorKind::StoreFull);
     assert_eq!((count(), log.oldest_lsn()), (before, lsn(60)), "nothing goes on half a word");
     log.trim(lsn(60)).unwrap();
+    while log.remove_step().unwrap() {}
     assert_eq!(count(), 1, "the same trim again frees what it promised");
 }
 

@@ -23,11 +23,13 @@ mod cli_damage;
 #[cfg(feature = "cli")]
 mod cli_store;
 mod crash;
+mod damage;
 mod differential;
 #[cfg(feature = "cli")]
 mod examples;
 mod faults;
 mod figures;
+mod image;
 #[cfg(feature = "cli")]
 mod import;
 #[cfg(feature = "cli")]

@@ -20,4 +20,6 @@ mod broadcast;
 mod crash;
 mod faults;
 mod figures;
+mod log;
 mod planted;
+mod retention;

@@ -1,7 +1,7 @@
 //! Scripts of what a log went through and what opening it must find, one for each row of SPEC
 //! section 12. `recovery/script.rs` says what the words of a script mean.
 
-mod script;
+pub(crate) mod script;
 
 use std::path::Path;
 

@@ -6,11 +6,12 @@
 //! it is given stands still.
 
 pub(crate) mod bytes;
+mod cursors;
 pub(crate) mod forge;
 mod rows;
 mod tail;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tail::Around;
 
@@ -80,6 +81,8 @@ pub(crate) struct Finding {
     /// The kept records from the oldest LSN on; up to the damage when the log is corrupt.
     pub(crate) records: Vec<Kept>,
     pub(crate) corrupt: Option<Place>,
+    /// The offset behind the last valid frame before the damage; rows @M and @N.
+    pub(crate) corrupt_at: Option<u64>,
     pub(crate) torn: Option<TornRange>,
 }
 
@@ -94,6 +97,7 @@ impl Finding {
             last: 0,
             records: Vec::new(),
             corrupt: None,
+            corrupt_at: None,
             torn: None,
         }
     }
@@ -211,7 +215,35 @@ pub(crate) fn judge(files: &[(String, Vec<u8>)], lock_bytes: Option<&[u8]>) -> F
         Err(Stop { row: 'D', .. }) => return finding.decide('D', Verdict::Unsupported),
         Err(Stop { row, segment }) => return finding.corrupt(row, Some(segment), None),
     };
-    judge_segments(&segments, uuid.is_some(), finding)
+    let mut finding = judge_segments(&segments, uuid.is_some(), finding);
+    let uuid = uuid.or_else(|| segments.first().map(|segment| segment.header.uuid));
+    let cursors = files.iter().find(|(name, _)| name == "CURSORS");
+    if let (Some((_, file)), Some(uuid)) = (cursors, uuid)
+        && matches!(finding.verdict, Verdict::Clean | Verdict::Torn)
+        && cursors::is_degraded(file, uuid, finding.last)
+    {
+        finding.degrade('Y');
+    }
+    finding
+}
+
+/// Every record that stands whole in a file, also one that was trimmed, by its LSN; for logs that
+/// are sound.
+pub(crate) fn every_record(files: &[(String, Vec<u8>)]) -> BTreeMap<u64, Kept> {
+    let mut finding = Finding::empty();
+    for (name, file) in files {
+        let (Some(name), (HeaderState::Valid(header), from_copy)) =
+            (Name::parse(name), header_of(file))
+        else {
+            continue;
+        };
+        let slots = slots_of(file, &header);
+        let segment = Segment { file, name, header, from_copy, slots };
+        let (frames, cut) = segment.frames(None);
+        finding.keep(&segment, &frames);
+        finding.keep(&segment, &cut);
+    }
+    finding.records.into_iter().map(|record| (record.lsn, record)).collect()
 }
 
 /// Judges one segment without its log: rows @D to @F and @N to @V.
@@ -242,7 +274,7 @@ fn classify<'a>(files: &'a [(String, Vec<u8>)], finding: &mut Finding) -> Vec<(N
             named.push((parsed, file.as_slice()));
         } else if name.ends_with(".spare") {
             finding.add('W');
-        } else if name != "LOCK" {
+        } else if name != "LOCK" && name != "CURSORS" {
             finding.add('X');
         }
     }
@@ -270,10 +302,24 @@ fn read_segments<'a>(
         return stop_at('D', name);
     }
     let mut segments = Vec::new();
+    let mut headless = Vec::new();
     for (name, file, (state, from_copy)) in states {
-        let HeaderState::Valid(header) = state else { return stop_at('E', &name) };
+        let HeaderState::Valid(header) = state else {
+            headless.push(name);
+            continue;
+        };
         let slots = slots_of(file, &header);
         segments.push(Segment { file, name, header, from_copy, slots });
+    }
+    let oldest = oldest_of(&segments);
+    for name in &headless {
+        let is_behind = |segment: &Segment<'_>| {
+            segment.header.number > name.number && segment.header.first_lsn <= oldest
+        };
+        if !segments.iter().any(is_behind) {
+            return stop_at('E', name);
+        }
+        finding.add('I');
     }
     if segments.iter().any(|segment| segment.from_copy) {
         finding.degrade('F');
@@ -298,12 +344,7 @@ fn read_segments<'a>(
 
 /// Rows @I to @M; then the tail.
 fn judge_segments(segments: &[Segment<'_>], has_uuid: bool, mut finding: Finding) -> Finding {
-    finding.oldest = segments
-        .iter()
-        .flat_map(Segment::valid_slots)
-        .map(|slot| slot.oldest_lsn)
-        .max()
-        .unwrap_or(1);
+    finding.oldest = oldest_of(segments);
     let successors = segments.iter().skip(1);
     let leftover_count =
         successors.take_while(|successor| successor.header.first_lsn <= finding.oldest).count();
@@ -331,6 +372,12 @@ fn judge_segments(segments: &[Segment<'_>], has_uuid: bool, mut finding: Finding
     tail::judge_tail(tail, Around { has_uuid, trimmed }, finding)
 }
 
+/// The oldest LSN.
+fn oldest_of(segments: &[Segment<'_>]) -> u64 {
+    let slots = segments.iter().flat_map(Segment::valid_slots);
+    slots.map(|slot| slot.oldest_lsn).max().unwrap_or(1)
+}
+
 /// Row @V.
 fn judge_slots(segment: &Segment<'_>, finding: &mut Finding) {
     if !gaps_are_zeros(segment.file) || segment.slots.contains(&SlotState::Invalid) {
@@ -340,17 +387,18 @@ fn judge_slots(segment: &Segment<'_>, finding: &mut Finding) {
 
 /// Rows @K to @M; the answer is the first LSN that is missing.
 fn judge_sealed(segment: &Segment<'_>, limit: u64, finding: &mut Finding) -> Option<u64> {
-    let (frames, _) = segment.frames(Some(limit));
+    let (frames, cut) = segment.frames(Some(limit));
     finding.keep(segment, &frames);
     let next = frames.last().map_or(segment.header.first_lsn, |frame| frame.lsn.saturating_add(1));
     if let Some(last) = next.checked_sub(1) {
         finding.last = last;
         finding.proven = last;
     }
+    let end = frames.last().map_or(FRAMES_AT, |frame| frame.end);
     if next < limit {
+        finding.corrupt_at = Some(wide(cut.last().map_or(end, |frame| frame.end)));
         return Some(next);
     }
-    let end = frames.last().map_or(FRAMES_AT, |frame| frame.end);
     let found: Option<Footer> = footer(segment.file, &segment.header);
     if found.is_none_or(|found| found != footer_of(&segment.header, &frames, &found)) {
         finding.add('K');

@@ -16,7 +16,7 @@ const LAYERS: &[&[&str]] = &[
     &["planted", "sync"],
     &["error", "lsn", "clock", "io", "testing"],
     &["log"],
-    &["channel"],
+    &["channel", "raft"],
     &["store"],
     &["place"],
     &["broadcast"],

@@ -118,7 +118,7 @@ fn dump(
 ) -> Result<Option<Lsn>, Failure> {
     let mut next = from;
     let mut may_go_on = from.is_none();
-    let mut reader = seen.view.reader(from)?;
+    let mut reader = seen.view.reader(begin(seen, args, from))?;
     loop {
         let record = match reader.next() {
             Ok(Some(record)) => record,
@@ -137,7 +137,9 @@ fn dump(
                 return Err(error.into());
             }
         };
-        let is_past = args.to.is_some_and(|to| record.lsn > to);
+        // Times never decrease: behind a later record there is none to be shown.
+        let is_past = args.to.is_some_and(|to| record.lsn > to)
+            || args.until.is_some_and(|until| record.time_ms > ms(until));
         if is_past || (args.follow && !record.durable) {
             return Ok(next);
         }
@@ -146,6 +148,20 @@ fn dump(
             print(seen, &Shown { record, behind_damage: false }, args, out)?;
         }
     }
+}
+
+/// Where to read from: not before `--since`, unless damage hides where that is. Then everything up
+/// to the damage is read, and its error told.
+fn begin(seen: &Seen, args: &Args, from: Option<Lsn>) -> Option<Lsn> {
+    if from.is_some_and(|from| from < seen.view.oldest_lsn()) {
+        return from; // a gap, to be told
+    }
+    let since = args.since.and_then(|since| seen.view.seek_time(ms(since)).ok());
+    from.max(since)
+}
+
+fn ms(time: Timestamp) -> u64 {
+    u64::try_from(time.as_millisecond()).unwrap_or(0)
 }
 
 /// Prints what stands behind damage.
@@ -198,7 +214,6 @@ fn dump_position(seen: &Seen, args: &Args) -> Option<Lsn> {
 }
 
 fn wanted(record: &Record, args: &Args) -> bool {
-    let ms = |time: Timestamp| u64::try_from(time.as_millisecond()).unwrap_or(0);
     if args.since.is_some_and(|since| record.time_ms < ms(since))
         || args.until.is_some_and(|until| record.time_ms > ms(until))
     {

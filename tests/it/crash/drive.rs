@@ -11,8 +11,8 @@ use oncelog::testing::{
     CallKind, Dice, EDQUOT, EIO, ENOSPC, Fault, Machine, MemIo, Which, survivors,
 };
 use oncelog::{
-    Batch, Check, Clock, CreateMode, Durability, ErrorKind, Log, Lsn, LsnRange, Options, Pending,
-    RecordKind,
+    Batch, Check, Clock, CreateMode, Durability, ErrorKind, Fill, Log, Lsn, LsnRange, Options,
+    Pending, RecordKind,
 };
 
 use super::crowd::{Meanwhile, Meeting};
@@ -44,6 +44,12 @@ pub(crate) enum Op {
     Trim(u64),
     /// The slot of an idle writer.
     IdleSlot,
+    /// A step of filling ahead.
+    Fill,
+    /// The files of trimmed segments are removed, step by step.
+    Remove,
+    /// A segment that is degraded is rebuilt.
+    Rebuild,
     Close,
     Kill,
     /// A kill, and the system drops clean pages.
@@ -113,6 +119,7 @@ pub(crate) fn options(io: impl Io) -> Options {
         .segment_bytes_max(SEGMENT_BYTES)
         .create(CreateMode::IfMissing)
         .background(false)
+        .fill(Fill::Zero)
         .clock(Arc::new(Wanderer::default()))
         .io(Arc::new(io))
 }
@@ -289,6 +296,20 @@ impl Driver {
                 // A failure to write it is ignored; a failed sync before it is final.
                 let done = self.log().write_idle_slot();
                 self.settle(done, |_, _| {})
+            }
+            Op::Fill => {
+                // Whatever befalls a spare is harmless; a failed sync of the tail is final.
+                let done = self.log().fill_step().map(drop);
+                self.settle(done, |_, _| {})
+            }
+            Op::Remove => {
+                // A refusal puts a file aside.
+                while self.log().remove_step().unwrap_or(false) {}
+                Ok(())
+            }
+            Op::Rebuild => {
+                while self.log().rebuild_step() {}
+                Ok(())
             }
             Op::Close => {
                 let done = self.log.take().unwrap().close();

@@ -32,6 +32,8 @@ pub(crate) fn all(random: u64) -> impl Iterator<Item = Workload> + Send {
     first.extend(crowds());
     first.extend(torn_ends());
     first.extend(full_disks());
+    first.extend(fills());
+    first.extend(spares());
     first.extend(failed_syncs());
     first.extend(failed_writes());
     first.extend(remainders());
@@ -234,7 +236,19 @@ fn trims() -> Vec<Workload> {
     vec![
         named(
             "trims",
-            vec![fill(), fill(), fill(), Op::Trim(2), synced(5), Op::Trim(4), synced(9), Op::Close],
+            vec![
+                fill(),
+                fill(),
+                fill(),
+                Op::Trim(2),
+                synced(5),
+                Op::Remove,
+                Op::Trim(4),
+                Op::Remove,
+                synced(9),
+                Op::Remove,
+                Op::Close,
+            ],
         ),
         named(
             "trimmed to nothing",
@@ -245,13 +259,27 @@ fn trims() -> Vec<Workload> {
                 fill(),
                 fill(),
                 Op::Trim(4),
+                Op::Remove,
                 Op::Kill,
+                Op::Remove,
                 synced(1),
             ],
         ),
         named(
             "trims between crashes",
-            vec![fill(), fill(), fill(), fill(), Op::Trim(3), Op::Power, Op::Trim(4), Op::Power],
+            vec![
+                fill(),
+                fill(),
+                fill(),
+                fill(),
+                Op::Trim(3),
+                Op::Power,
+                Op::Remove,
+                Op::Trim(4),
+                Op::Remove,
+                Op::Power,
+                Op::Remove,
+            ],
         ),
         named(
             "trim after an opening",
@@ -301,6 +329,7 @@ fn full_disks() -> Vec<Workload> {
                 fill(),
                 Op::Space(Some(0)),
                 Op::Trim(3),
+                Op::Remove,
                 fill(),
                 fill(),
                 synced(1),
@@ -310,6 +339,91 @@ fn full_disks() -> Vec<Workload> {
             "full from the start",
             vec![Op::Space(Some(1)), synced(5), Op::Space(None), synced(6)],
         ),
+    ]
+}
+
+/// `count` steps of filling ahead.
+fn steps(count: usize) -> Vec<Op> {
+    vec![Op::Fill; count]
+}
+
+/// More than half of a segment, behind which a spare is made.
+fn half() -> Op {
+    synced(ROOM / 2 + 500)
+}
+
+/// Windows of the tail, beside a writer that stays behind them or passes them.
+fn fills() -> Vec<Workload> {
+    let ahead = [
+        steps(2),
+        vec![synced(700), half()],
+        steps(7),
+        vec![synced(ROOM - 900), synced(9)],
+        steps(2),
+        vec![buffered(3000), Op::Close, synced(5)],
+    ];
+    let beside = [
+        steps(1),
+        vec![synced(3000), synced(2000), Op::Fill],
+        vec![buffered(9000), Op::Fill, Op::Flush, Op::Fill, synced(9000)],
+        steps(2),
+        vec![Op::Sync, Op::Kill, synced(700)],
+        steps(2),
+        vec![synced(20_000), Op::Fill, Op::Power, synced(9)],
+    ];
+    let failed = [900, 2000, 5000].map(|len| {
+        let caught = vec![synced(9), buffered(len), Op::Flush, Op::FailSync, Op::Fill];
+        [caught, vec![Op::Sync, synced(5), Op::Kill]].concat()
+    });
+    let evicted = vec![synced(700), Op::Fill, Op::FailSync, Op::Fill, Op::Evict, synced(700)];
+    vec![
+        named("filled ahead", ahead.concat()),
+        named("filled while it is written", beside.concat()),
+        named("failed sync of a filled tail", [failed.concat(), evicted].concat()),
+    ]
+}
+
+/// Spares that are taken at a roll, and those that are not.
+fn spares() -> Vec<Workload> {
+    let half_filled = [
+        vec![half()],
+        steps(3),
+        vec![Op::Buffered(vec![700, 700]), half(), half()],
+        steps(4),
+        vec![half(), Op::Kill, half(), half()],
+    ];
+    let ended = [
+        vec![half()],
+        steps(4),
+        vec![Op::Power, half(), synced(9)],
+        steps(4),
+        vec![half(), Op::Fill, Op::Close, half()],
+    ];
+    let small = [
+        vec![half()],
+        steps(4),
+        vec![Op::Synced(vec![ROOM / 2; 3]), synced(9), Op::Fill, Op::Kill, synced(9)],
+    ];
+    let full = [
+        vec![half(), Op::Space(Some(5)), Op::Fill, Op::Fill, half(), synced(9)],
+        vec![Op::Space(Some(17)), half(), half()],
+        steps(3),
+        vec![Op::Space(Some(0)), Op::Synced(vec![ROOM / 2; 3]), half(), half()],
+        vec![Op::Space(None), half(), half()],
+    ];
+    let failed = [
+        vec![half()],
+        steps(2),
+        vec![Op::FailSync, Op::Fill, half(), half()],
+        steps(2),
+        vec![Op::FailWrite(None), Op::Fill, half(), Op::Kill, half()],
+    ];
+    vec![
+        named("spare half filled", half_filled.concat()),
+        named("spare of a log that ends", ended.concat()),
+        named("batch larger than the spare", small.concat()),
+        named("spare on a full disk", full.concat()),
+        named("failed fill of a spare", failed.concat()),
     ]
 }
 
@@ -370,7 +484,18 @@ fn failed_syncs() -> Vec<Workload> {
         ),
         named(
             "failed sync of a trim",
-            vec![fill(), fill(), Op::FailSync, Op::Trim(3), Op::Kill, Op::Trim(4), synced(5)],
+            vec![
+                fill(),
+                fill(),
+                Op::FailSync,
+                Op::Trim(3),
+                Op::Remove,
+                Op::Kill,
+                Op::Remove,
+                Op::Trim(4),
+                Op::Remove,
+                synced(5),
+            ],
         ),
         named(
             "failed write-back",
@@ -486,7 +611,7 @@ fn drawn(seed: u64) -> Workload {
     };
     let steps = 4 + dice.below(8);
     let ops = (0..steps)
-        .map(|_| match dice.below(45) {
+        .map(|_| match dice.below(53) {
             0..=8 => Op::Synced(batch(&mut dice)),
             9..=17 => Op::Buffered(batch(&mut dice)),
             18..=20 => Op::Flush,
@@ -506,6 +631,9 @@ fn drawn(seed: u64) -> Workload {
                 meanwhile: (0..dice.below(5)).map(|_| lens[dice.index(7)]).collect(),
             },
             43 => Op::FailWriteBack,
+            44..=46 => Op::Fill,
+            47..=49 => Op::Remove,
+            50 => Op::Rebuild,
             _ => Op::Space(None),
         })
         .collect();

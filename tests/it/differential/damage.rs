@@ -1,6 +1,7 @@
 //! Damage to a directory, and bytes that nobody damaged but somebody made.
 
-use super::shape::{Dice, Directory};
+use super::shape::Dice;
+use crate::image::Directory;
 use crate::reference::bytes::{crc, frame_header, header_check, seeded_crc};
 
 type File = (String, Vec<u8>);

@@ -3,45 +3,45 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use oncelog::io::Io as _;
+use oncelog::io::Io;
 use oncelog::testing::{Machine, MemIo};
 use oncelog::{Check, ErrorKind, Finding, Log, LogView, Lsn, Options, RecoveryReport, Severity};
 
-use super::shape::Directory;
+use crate::image::Directory;
 use crate::reference::{Kept, Place, TornRange, Verdict};
 
 /// The directory of the log on every machine here.
-pub(super) const DIR: &str = "/log";
+pub(crate) const DIR: &str = "/log";
 
 /// One finding of the library.
 #[derive(Clone, Debug)]
-pub(super) struct Told {
-    pub(super) kind: &'static str,
-    pub(super) severity: Severity,
-    pub(super) place: Place,
+pub(crate) struct Told {
+    pub(crate) kind: &'static str,
+    pub(crate) severity: Severity,
+    pub(crate) place: Place,
     /// Printed on failure.
     #[expect(dead_code, reason = "read by Debug alone")]
-    pub(super) words: String,
+    pub(crate) words: String,
 }
 
 /// All that a read-only look and a verification tell.
 #[derive(Clone, Debug)]
-pub(super) struct Seen {
-    pub(super) is_empty: bool,
-    pub(super) degraded: bool,
-    pub(super) oldest: u64,
-    pub(super) proven: u64,
-    pub(super) last: Option<u64>,
-    pub(super) records: Vec<Kept>,
-    /// What ended the reading of the records.
-    pub(super) error: Option<Place>,
-    pub(super) findings: Vec<Told>,
+pub(crate) struct Seen {
+    pub(crate) is_empty: bool,
+    pub(crate) degraded: bool,
+    pub(crate) oldest: u64,
+    pub(crate) proven: u64,
+    pub(crate) last: Option<u64>,
+    pub(crate) records: Vec<Kept>,
+    /// What ended the reading of the records, and at which offset.
+    pub(crate) error: Option<(Place, Option<u64>)>,
+    pub(crate) findings: Vec<Told>,
 }
 
 impl Seen {
     /// The verdict to hold against that of the reference. The document ends at the first row that
     /// decides; the library tells every finding, so that it may know of more.
-    pub(super) fn verdict_beside(&self, expected: Verdict) -> Verdict {
+    pub(crate) fn verdict_beside(&self, expected: Verdict) -> Verdict {
         let has = |severity| self.findings.iter().any(|told| told.severity == severity);
         let decided = [
             (Verdict::Unsupported, has(Severity::Unsupported)),
@@ -64,14 +64,14 @@ impl Seen {
 
     /// Where the reading of the records ends for damage. The segment is that of the first finding:
     /// a verification names the damaged frames, which may lie behind the first one of their batch.
-    pub(super) fn place(&self) -> Option<Place> {
+    pub(crate) fn place(&self) -> Option<Place> {
         let corrupt = self.findings.iter().find(|told| told.severity == Severity::Corrupt)?;
-        self.error.map(|error| Place { segment: corrupt.place.segment, lsn: error.lsn })
+        self.error.map(|(error, _)| Place { segment: corrupt.place.segment, lsn: error.lsn })
     }
 }
 
 /// A machine that holds a directory, durably.
-pub(super) fn machine_of(directory: &Directory) -> Machine {
+pub(crate) fn machine_of(directory: &Directory) -> Machine {
     let io = MemIo::default();
     io.create_dir(Path::new(DIR)).unwrap();
     let mut machine = io.machine();
@@ -87,7 +87,7 @@ pub(super) fn machine_of(directory: &Directory) -> Machine {
 }
 
 /// The directory on a machine, as another process reads it.
-pub(super) fn directory_of(machine: &Machine, story: String) -> Directory {
+pub(crate) fn directory_of(machine: &Machine, story: String) -> Directory {
     let mut directory = Directory { files: Vec::new(), lock: None, story };
     for entry in MemIo::new(machine.clone()).list(Path::new(DIR)).unwrap_or_default() {
         let name = entry.name.into_string().unwrap();
@@ -103,13 +103,18 @@ pub(super) fn directory_of(machine: &Machine, story: String) -> Directory {
 }
 
 /// Looks at a directory that stands still.
-pub(super) fn look(machine: &Machine) -> Seen {
+pub(crate) fn look(machine: &Machine) -> Seen {
     look_at(machine, Path::new(DIR))
 }
 
 /// Looks at the directory, or at one segment alone.
-pub(super) fn look_at(machine: &Machine, path: &Path) -> Seen {
-    let view = LogView::open_unshared(path, Arc::new(MemIo::new(machine.clone()))).unwrap();
+pub(crate) fn look_at(machine: &Machine, path: &Path) -> Seen {
+    look_by(Arc::new(MemIo::new(machine.clone())), path)
+}
+
+/// Looks at a directory, or at one segment alone, in any file system that stands still.
+pub(crate) fn look_by(io: Arc<dyn Io>, path: &Path) -> Seen {
+    let view = LogView::open_unshared(path, io).unwrap();
     let mut findings = Vec::new();
     let mut tell = |finding: &Finding| {
         let Finding { kind, severity, segment, offset, lsn, expected, found, .. } = finding;
@@ -134,7 +139,7 @@ pub(super) fn look_at(machine: &Machine, path: &Path) -> Seen {
     }
 }
 
-fn read(view: &LogView) -> (Vec<Kept>, Option<Place>) {
+fn read(view: &LogView) -> (Vec<Kept>, Option<(Place, Option<u64>)>) {
     let mut records = Vec::new();
     let mut reader = view.reader(None).unwrap();
     loop {
@@ -142,7 +147,8 @@ fn read(view: &LogView) -> (Vec<Kept>, Option<Place>) {
             Ok(None) => return (records, None),
             Ok(Some(record)) => records.push(kept(&record)),
             Err(error) => {
-                return (records, Some(Place { segment: None, lsn: error.lsn() }));
+                let place = Place { segment: None, lsn: error.lsn() };
+                return (records, Some((place, error.offset())));
             }
         }
     }
@@ -160,22 +166,26 @@ fn kept(record: &oncelog::Record) -> Kept {
 }
 
 /// How the logs here are opened: no clock but a still one, no thread.
-pub(super) fn options(io: &MemIo) -> Options {
-    Options::new().segment_bytes_max(65_536).background(false).io(Arc::new(io.clone()))
+pub(crate) fn options(io: &MemIo) -> Options {
+    Options::new()
+        .segment_bytes_max(65_536)
+        .background(false)
+        .removal_step_bytes(20_000)
+        .io(Arc::new(io.clone()))
 }
 
 /// What a writer concludes, and what it leaves behind after one append and a close.
-pub(super) struct Written {
-    pub(super) oldest: u64,
-    pub(super) proven: u64,
-    pub(super) last: u64,
-    pub(super) torn: Option<TornRange>,
-    pub(super) records: Vec<Kept>,
-    pub(super) after: Machine,
+pub(crate) struct Written {
+    pub(crate) oldest: u64,
+    pub(crate) proven: u64,
+    pub(crate) last: u64,
+    pub(crate) torn: Option<TornRange>,
+    pub(crate) records: Vec<Kept>,
+    pub(crate) after: Machine,
 }
 
 /// Opens the log as a writer, reads all, appends a record, and closes.
-pub(super) fn write(machine: &Machine, check: Check, record: &[u8]) -> Result<Written, ErrorKind> {
+pub(crate) fn write(machine: &Machine, check: Check, record: &[u8]) -> Result<Written, ErrorKind> {
     let io = MemIo::new(machine.clone());
     let opened = Log::open(DIR, &options(&io).check(check));
     let (log, report) = opened.map_err(|error| error.kind())?;

@@ -2,17 +2,18 @@
 
 use std::fmt::Write as _;
 
+use crate::image::Directory;
 use crate::reference::forge::{Forge, UUID, lock_with};
 
 /// Numbers that a seed decides (splitmix64).
-pub(super) struct Dice(u64);
+pub(crate) struct Dice(u64);
 
 impl Dice {
-    pub(super) fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0xD129_2EFC_67D5_4E6D))
     }
 
-    pub(super) fn word(&mut self) -> u64 {
+    pub(crate) fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -20,35 +21,27 @@ impl Dice {
     }
 
     /// A number below `end`, or 0 when that is 0.
-    pub(super) fn below(&mut self, end: u64) -> u64 {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.word().checked_rem(end).unwrap_or(0)
     }
 
     /// An index below `end`.
-    pub(super) fn index(&mut self, end: usize) -> usize {
+    pub(crate) fn index(&mut self, end: usize) -> usize {
         usize::try_from(self.below(end as u64)).unwrap_or(0)
     }
 
     /// True once in `count` times.
-    pub(super) fn once_in(&mut self, count: u64) -> bool {
+    pub(crate) fn once_in(&mut self, count: u64) -> bool {
         self.below(count) == 0
     }
 
-    pub(super) fn bytes(&mut self, len: usize) -> Vec<u8> {
+    pub(crate) fn bytes(&mut self, len: usize) -> Vec<u8> {
         (0..len).map(|_| self.word().to_le_bytes()[0]).collect()
     }
 }
 
-/// The files of a log, and what is known about how they came to be.
-#[derive(Clone, Debug)]
-pub(super) struct Directory {
-    pub(super) files: Vec<(String, Vec<u8>)>,
-    pub(super) lock: Option<Vec<u8>>,
-    pub(super) story: String,
-}
-
 /// Forges a log of one to four segments; `odds` above 0 allows what no writer does.
-pub(super) fn forged(dice: &mut Dice, odds: u64) -> Directory {
+pub(crate) fn forged(dice: &mut Dice, odds: u64) -> Directory {
     let segment_count = 1 + dice.below(4);
     let oldest_in_new = if dice.once_in(3) { 1 + dice.below(12) } else { 1 };
     let mut writer = Writer { durable: 0, next: 1, time: 1_000, oldest: 1, story: String::new() };

@@ -163,6 +163,55 @@ fn a_future_dropped_at_any_await_leaves_its_record_once_and_harms_no_other() {
     assert_eq!(lens, [40_000, 4, 21, 40_000], "each once, and the unpolled one never");
 }
 
+/// Polls a future so many times at most, each time it is woken, and drops it then.
+async fn polled<T>(times: usize, future: impl Future<Output = T>) -> Option<T> {
+    let mut future = Box::pin(future);
+    let mut left = times;
+    std::future::poll_fn(move |context| {
+        if left == 0 {
+            return Poll::Ready(None);
+        }
+        left -= 1;
+        let polled = future.as_mut().poll(context).map(Some);
+        if left == 0 && polled.is_pending() { Poll::Ready(None) } else { polled }
+    })
+    .await
+}
+
+#[test]
+fn futures_may_be_dropped_behind_any_of_their_polls() {
+    let scene = scene(&options().buffer_bytes_max(50_000));
+    let log = &scene.log;
+    let mut told = Vec::new();
+    // A small record, and one that needs a roll or room in the buffer.
+    for (tag, (times, len)) in
+        (0_u8..).zip((0..5).flat_map(|times| [10, 40_000, 45_000].map(|len| (times, len))))
+    {
+        let record = vec![tag; len];
+        let append = polled(times, log.append_async(&record));
+        let sync = polled(times, log.sync_async());
+        let watched = polled(times, log.durable(log.next_lsn()));
+        let (append, _, _) =
+            scene.runtime.block_on(async { (append.await, sync.await, watched.await) });
+        assert!(times > 0 || append.is_none(), "not polled");
+        told.push((tag, append.map(|appended| appended.unwrap())));
+        let next = scene.runtime.block_on(log.append_async(&[255])).unwrap();
+        assert_eq!(
+            scene.runtime.block_on(log.durable(next)).unwrap().max(next),
+            log.durable_lsn().unwrap()
+        );
+    }
+    let (_home, dir) = scene.close();
+    let found = payloads(&dir);
+    for (tag, told) in told {
+        let count = found.iter().filter(|payload| payload[0] == tag).count();
+        assert!(count <= 1, "appended once");
+        if let Some(lsn) = told {
+            assert_eq!(found[usize::try_from(lsn.get()).unwrap() - 1][0], tag);
+        }
+    }
+}
+
 #[test]
 fn a_batch_may_be_left_to_the_buffer() {
     let scene = scene(&options());

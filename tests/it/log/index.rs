@@ -59,20 +59,25 @@ fn check_read(log: &Log, from: u64) {
     }
 }
 
-fn flip(path: &Path, record: usize) {
-    change(path, |bytes| bytes[12_288 + (record - 1) * FRAME_BYTES + 100] ^= 1);
+/// Flips a bit of a frame, `at` bytes behind its begin.
+fn flip(path: &Path, record: usize, at: usize) {
+    change(path, |bytes| bytes[12_288 + (record - 1) * FRAME_BYTES + at] ^= 1);
 }
+
+/// Within the header, and within the payload.
+const HEADER: usize = 10;
+const PAYLOAD: usize = 100;
 
 #[test]
 fn a_reader_begins_near_what_it_looks_for() {
     let (_home, dir) = sealed();
-    flip(&segments(&dir)[0], 1);
+    flip(&segments(&dir)[0], 1, HEADER);
     let log = open(&dir);
     // Entries are 64 KiB apart: 16 records.
     for from in [17, 18, 100, 200] {
         check_read(&log, from);
     }
-    for from in [1, 2, 16] {
+    for from in [1, 2, 3] {
         let e = check_refused(log.reader(lsn(from)).unwrap().next(), ErrorKind::Corrupt);
         assert_eq!(e.lsn(), Some(1));
     }
@@ -108,13 +113,34 @@ fn a_footer_that_is_damaged_or_lies_misleads_no_reader() {
     });
 }
 
-/// The frame that the index names is damaged: what is read says so, as without an index.
 #[test]
-fn damage_to_a_frame_of_the_index_is_told() {
+fn damage_to_a_payload_concerns_its_record_alone() {
     let (_home, dir) = sealed();
-    flip(&segments(&dir)[0], 17);
+    flip(&segments(&dir)[0], 17, PAYLOAD);
     let log = open(&dir);
-    let e = check_refused(log.reader(lsn(20)).unwrap().next(), ErrorKind::Corrupt);
+    let e = check_refused(log.reader(lsn(17)).unwrap().next(), ErrorKind::Corrupt);
     assert_eq!(e.lsn(), Some(17));
+    for from in [14, 18, 20, 40] {
+        check_read(&log, from);
+    }
+}
+
+#[test]
+fn damage_to_a_frame_that_the_index_names_is_told_to_who_needs_it() {
+    let (_home, dir) = sealed();
+    flip(&segments(&dir)[0], 17, HEADER);
+    let log = open(&dir);
+    for from in [17, 18] {
+        let e = check_refused(log.reader(lsn(from)).unwrap().next(), ErrorKind::Corrupt);
+        assert_eq!(e.lsn(), Some(17));
+    }
     check_read(&log, 40);
+    let mut reader = log.reader(lsn(40)).unwrap();
+    let e = loop {
+        match reader.prev() {
+            Ok(record) => assert!(record.unwrap().lsn > lsn(17)),
+            Err(e) => break e,
+        }
+    };
+    assert_eq!((e.kind(), e.lsn()), (ErrorKind::Corrupt, Some(17)));
 }

@@ -10,20 +10,29 @@
 //! zero S:AT+LEN       overwrites with zeros                    lock zeros, damaged, store, none
 //! cut S AT            shortens the file to AT                  header S FIELD VALUE
 //! open, open never, open full                                  slot S INDEX FIELD VALUE
-//! ls                  names and lengths
+//! ls                  names and lengths                        at MS       what the clock shows
+//! kind 128 3x100      as append, of a kind                     file 2 PATH one of a kind, from a file
+//! ls                  names and lengths                        step        of a removal
+//! cursor NAME LSN     makes and advances it                    cursors     where they stand
+//! refused trim LSN    why
 //! ```
 //!
-//! `S` is the place of a segment in the order of names, from 0, or `tail`. `AT` is an offset, `@7`
+//! `S` is the place of a segment in the order of names, from 0, or `tail`; for `flip`, `zero` and
+//! `cut` also the name of a file. `AT` is an offset, `@7`
 //! the frame of LSN 7, `end` the end of the file; each with `+N` or `-N` behind it. A command that
 //! changes files ends the process first.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use oncelog::io::{Io as _, OpenHow};
 use oncelog::testing::{Machine, MemIo};
-use oncelog::{Batch, Check, CreateMode, Durability, Log, Lsn, Options, RecordKind};
+use oncelog::{
+    Batch, Check, Clock, CreateMode, Durability, HolderKind, Log, Lsn, Options, RecordKind,
+};
 use oncelog_format::{Owner, SegmentHeader, Slot, Uuid, encode_lock, segment_name};
 
 const DIR: &str = "/log";
@@ -31,20 +40,42 @@ const SEGMENT_BYTES: u64 = 65_536;
 
 type Outcome<T> = Result<T, String>;
 
+/// Shows what a script says.
+#[derive(Debug, Default)]
+struct Hand(AtomicU64);
+
+impl Clock for Hand {
+    fn wall_ms(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn monotonic(&self) -> Duration {
+        Duration::from_millis(self.wall_ms())
+    }
+}
+
 /// The state of a script.
-pub(super) struct Script {
+pub(crate) struct Script {
     io: MemIo,
+    clock: Arc<Hand>,
     log: Option<Log>,
     payloads: u8,
 }
 
 impl Script {
-    pub(super) fn new() -> Self {
-        Self { io: MemIo::default(), log: None, payloads: 0 }
+    pub(crate) fn new() -> Self {
+        let clock = Arc::new(Hand(AtomicU64::new(1_000_000)));
+        Self { io: MemIo::default(), clock, log: None, payloads: 0 }
+    }
+
+    /// Ends the process; the machine as it is.
+    pub(crate) fn end(mut self) -> Machine {
+        self.end_process();
+        self.io.machine()
     }
 
     /// Runs one command; what it prints.
-    pub(super) fn run(&mut self, words: &[&str]) -> Outcome<Vec<String>> {
+    pub(crate) fn run(&mut self, words: &[&str]) -> Outcome<Vec<String>> {
         match words {
             ["append", what] => {
                 let (count, len) = times(what)?;
@@ -52,6 +83,18 @@ impl Script {
                     self.batch(1, len, Durability::Synced)?;
                 }
             }
+            ["kind", kind, what] => {
+                let (count, len) = times(what)?;
+                for _ in 0..count {
+                    let payload = self.payload(len)?;
+                    self.one(kind, &payload)?;
+                }
+            }
+            ["file", kind, path] => {
+                let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+                self.one(kind, &std::fs::read(path).map_err(text)?)?;
+            }
+            ["at", ms] => self.clock.0.store(number(ms)?, Ordering::Relaxed),
             ["batch", what] => {
                 let (count, len) = times(what)?;
                 self.batch(count, len, Durability::Synced)?;
@@ -61,13 +104,30 @@ impl Script {
                 self.batch(count, len, Durability::Buffered)?;
             }
             ["fill", left] => {
-                let end = self.end()?;
+                let end = self.behind_last()?;
                 let len = SEGMENT_BYTES - end - 32 - number(left)?;
                 self.batch(1, len, Durability::Synced)?;
             }
             ["trim", lsn] => {
                 let lsn = Lsn::new(number(lsn)?).ok_or("LSN 0")?;
                 self.log()?.trim(lsn).map_err(text)?;
+            }
+            ["step"] => drop(self.log()?.remove_step().map_err(text)?),
+            ["cursor", name, lsn] => {
+                let lsn = Lsn::new(number(lsn)?).ok_or("LSN 0")?;
+                self.log()?.cursor(name).and_then(|c| c.advance(lsn)).map_err(text)?;
+            }
+            ["cursors"] => {
+                let held = self.log()?.why_not_trimmed().into_iter();
+                let cursors = held.filter(|holder| holder.kind == HolderKind::Cursor);
+                return Ok(cursors.map(|c| format!("{} at {}", c.name, c.lsn)).collect());
+            }
+            ["refused", "trim", lsn] => {
+                let lsn = Lsn::new(number(lsn)?).ok_or("LSN 0")?;
+                let e = self.log()?.trim(lsn).err().ok_or("not refused")?;
+                let place = e.path().and_then(Path::file_name);
+                let place = place.map(|name| name.display().to_string()).unwrap_or_default();
+                return Ok(vec![format!("{} {place}", e.kind()).trim_end().to_owned()]);
             }
             ["flush"] => self.log()?.flush().map_err(text)?,
             ["sync"] => self.log()?.sync().map(drop).map_err(text)?,
@@ -106,20 +166,35 @@ impl Script {
     }
 
     fn batch(&mut self, count: u64, len: u64, durability: Durability) -> Outcome<()> {
-        let len = usize::try_from(len).map_err(text)?;
-        let payloads: Vec<Vec<u8>> = (0..count)
-            .map(|_| {
-                self.payloads = self.payloads.wrapping_add(1);
-                vec![self.payloads | 1; len]
-            })
-            .collect();
+        let payloads: Vec<Vec<u8>> =
+            (0..count).map(|_| self.payload(len)).collect::<Outcome<_>>()?;
         let records: Vec<&[u8]> = payloads.iter().map(Vec::as_slice).collect();
         let batch = Batch { kind: RecordKind::RECORD, records: &records };
         self.log()?.append_batch(batch, durability).map(drop).map_err(text)
     }
 
+    fn payload(&mut self, len: u64) -> Outcome<Vec<u8>> {
+        self.payloads = self.payloads.wrapping_add(1);
+        Ok(vec![self.payloads | 1; usize::try_from(len).map_err(text)?])
+    }
+
+    /// Appends one record of a kind.
+    fn one(&self, kind: &str, payload: &[u8]) -> Outcome<()> {
+        let kind = match kind {
+            "1" => RecordKind::RECORD,
+            "2" => RecordKind::MESSAGE,
+            "3" => RecordKind::CONTROL,
+            kind => {
+                let kind = u8::try_from(number(kind)?).map_err(text)?;
+                RecordKind::private(kind).ok_or("no kind of a caller")?
+            }
+        };
+        let batch = Batch { kind, records: &[payload] };
+        self.log()?.append_batch(batch, Durability::Synced).map(drop).map_err(text)
+    }
+
     /// Offset behind the last durable frame.
-    fn end(&self) -> Outcome<u64> {
+    fn behind_last(&self) -> Outcome<u64> {
         let log = self.log()?;
         let mut reader = log.reader(log.oldest_lsn()).map_err(text)?;
         let mut end = 12_288;
@@ -139,8 +214,10 @@ impl Script {
         let options = Options::new()
             .segment_bytes_max(SEGMENT_BYTES)
             .background(false)
+            .removal_step_bytes(32_768)
             .create(create)
             .check(check)
+            .clock(Arc::<Hand>::clone(&self.clock))
             .io(Arc::new(self.io.clone()));
         match Log::open(DIR, &options) {
             Ok((log, report)) => {
@@ -197,7 +274,7 @@ impl Script {
                 self.edit(place, &frames, |bytes| bytes.iter_mut().take(len).for_each(|b| *b = 0))
             }
             ["cut", segment, at] => {
-                let path = self.segment(segment)?;
+                let path = self.named(segment)?;
                 let at = self.place(&path, at, &frames)?;
                 let file = self.io.open(&path, OpenHow::ReadWrite).map_err(text)?;
                 file.set_len(at).and_then(|()| file.sync()).map_err(text)
@@ -315,7 +392,7 @@ impl Script {
         change: impl FnOnce(&mut [u8]),
     ) -> Outcome<()> {
         let (segment, at) = place.split_once(':').ok_or("no place")?;
-        let path = self.segment(segment)?;
+        let path = self.named(segment)?;
         let from = usize::try_from(self.place(&path, at, frames)?).map_err(text)?;
         let mut bytes = self.io.machine().bytes(&path).map_err(text)?;
         change(bytes.get_mut(from..).ok_or("behind the end")?);

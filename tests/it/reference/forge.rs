@@ -36,12 +36,22 @@ pub(crate) struct Forge {
 impl Forge {
     /// A segment with its header and first slot.
     pub(crate) fn new(number: u64, first_lsn: u64, base_time: u64, oldest_lsn: u64) -> Self {
-        let salt = 0x5EED_0000_0000_0000 + number * 0x1_0001;
+        let salt = number.wrapping_mul(0x1_0001).wrapping_add(0x5EED_0000_0000_0000);
+        Self::make([number, first_lsn, salt, base_time], oldest_lsn)
+    }
+
+    /// A segment of a log without a trim, with a salt of its own.
+    pub(crate) fn with_salt(number: u64, first_lsn: u64, base_time: u64, salt: u64) -> Self {
+        Self::make([number, first_lsn, salt, base_time], 1)
+    }
+
+    fn make(words: [u64; 4], oldest_lsn: u64) -> Self {
+        let [number, first_lsn, salt, base_time] = words;
         let mut header = b"oncelog\n".to_vec();
         header.extend([1, 0, 0, 0]);
         header.extend([0; 12]);
         header.extend(UUID);
-        for word in [number, first_lsn, salt, base_time] {
+        for word in words {
             header.extend(word.to_le_bytes());
         }
         header.extend([0; 4]);

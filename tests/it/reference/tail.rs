@@ -30,6 +30,7 @@ pub(super) fn judge_tail(tail: &Segment<'_>, around: Around, mut finding: Findin
     let traceless = kept.is_empty() && tail.valid_slots().next().is_none();
     if finding.last < finding.proven || finding.last < around.trimmed || traceless {
         let missing = finding.last + 1;
+        finding.corrupt_at = Some(wide(cut.last().map_or(end, |frame| frame.end)));
         return finding.corrupt('N', Some(tail.header.number), Some(missing));
     }
     if finding.last > finding.proven {

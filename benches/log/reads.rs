@@ -1,0 +1,134 @@
+//! Readers: everything from a reopened log, and single records.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+
+use oncelog::{Log, Lsn};
+
+use crate::appends::buffer;
+use crate::table::{Scale, Table, float, median, seconds};
+use crate::{MIDDLE, SMALL, open, record};
+
+/// W5: open after a clean close, and read everything, warm, with every checksum verified. The raw
+/// limit reads the files and sums one checksum over all of it.
+pub(crate) fn replay(scale: &Scale, table: &mut Table) {
+    for (name, len, count) in [("1 KiB", MIDDLE, 1 << 20), ("100 B", SMALL, 2_000_000)] {
+        let count = scale.count(count);
+        let dir = tempfile::tempdir().unwrap();
+        fill(&open(dir.path()), len, count);
+        let (mut raw, mut log, mut opening) = (Vec::new(), Vec::new(), Vec::new());
+        let before = anonymous_bytes();
+        for _ in 0..scale.rounds() {
+            raw.push(seconds(|| assert!(sum(&dir.path().join("log")) > 0)));
+            let mut opened = None;
+            opening.push(seconds(|| opened = Some(open(dir.path()))));
+            let opened = opened.expect("it was opened");
+            log.push(seconds(|| read(&opened, len, count)));
+            opened.close().unwrap();
+        }
+        let rate = |times| float(count) / median(times) / 1e6;
+        table.row(format!("W5 replay {name}"), "M records/s", rate(raw), rate(log));
+        table.alone(format!("W5 open {name}, clean"), "ms", median(opening) * 1e3);
+        let grown = (anonymous_bytes() - before) / f64::from(1 << 20);
+        table.alone(format!("W8 replay {name}, memory"), "MiB", grown);
+    }
+}
+
+/// W6: single records in no order, each verified. The raw limit reads as many bytes.
+pub(crate) fn random(scale: &Scale, table: &mut Table) {
+    for (name, len) in [("1 KiB", MIDDLE), ("100 B", SMALL)] {
+        let (stored, asked) = (scale.count(100_000), scale.count(100_000));
+        let dir = tempfile::tempdir().unwrap();
+        let opened = open(dir.path());
+        fill(&opened, len, stored);
+        let files: Vec<File> =
+            files(&dir.path().join("log")).into_iter().map(|f| File::open(f).unwrap()).collect();
+        let (mut raw, mut log) = (Vec::new(), Vec::new());
+        for round in 0..scale.rounds() {
+            let choices: Vec<u64> = (0..asked)
+                .map(|i| {
+                    let i = u64::try_from(i * 8 + round).unwrap();
+                    i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20
+                })
+                .collect();
+            let mut bytes = vec![0; len];
+            raw.push(seconds(|| {
+                for choice in &choices {
+                    let file = files.get(usize::try_from(*choice).unwrap() % files.len());
+                    let file = file.expect("an index below the count");
+                    assert!(file.read_at(&mut bytes, (choice % 1000) * 64).unwrap() > 0);
+                }
+            }));
+            log.push(seconds(|| {
+                for choice in &choices {
+                    let lsn = Lsn::new(choice % u64::try_from(stored).unwrap() + 1).unwrap();
+                    let record = opened.reader(lsn).unwrap().next().unwrap().expect("it is there");
+                    assert_eq!((record.lsn, record.payload.len()), (lsn, len));
+                }
+            }));
+        }
+        let rate = |times| float(asked) / median(times) / 1e6;
+        table.row(format!("W6 random reads {name}"), "M reads/s", rate(raw), rate(log));
+        opened.close().unwrap();
+    }
+}
+
+/// Appends `count` records in batches and closes nothing.
+pub(crate) fn fill(log: &Log, len: usize, count: usize) {
+    for first in (0..count).step_by(1000) {
+        let records: Vec<Vec<u8>> = (first..count.min(first + 1000))
+            .map(|i| record(len, u64::try_from(i).unwrap()))
+            .collect();
+        let slices: Vec<&[u8]> = records.iter().map(Vec::as_slice).collect();
+        buffer(log, &slices);
+    }
+    log.sync().unwrap();
+}
+
+fn read(log: &Log, len: usize, count: usize) {
+    let mut reader = log.reader(Lsn::FIRST).unwrap();
+    let mut found = 0;
+    while let Some(record) = reader.next().unwrap() {
+        assert_eq!(record.payload.len(), len);
+        found += 1;
+    }
+    assert_eq!(found, count);
+}
+
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let mut names: Vec<_> = std::fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|e| e == "seg"))
+        .collect();
+    names.sort();
+    names
+}
+
+/// One checksum over all bytes of a log.
+fn sum(dir: &Path) -> u32 {
+    let mut crc = crc32fast::Hasher::new();
+    let mut buffer = vec![0; 1 << 20];
+    for name in files(dir) {
+        let file = File::open(name).unwrap();
+        let mut at = 0;
+        loop {
+            let n = file.read_at(&mut buffer, at).unwrap();
+            if n == 0 {
+                break;
+            }
+            crc.update(buffer.get(..n).expect("a read fills no more than its buffer"));
+            at += u64::try_from(n).unwrap();
+        }
+    }
+    crc.finalize()
+}
+
+/// Anonymous memory of this process in bytes: without the files that it has mapped.
+fn anonymous_bytes() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u32>().ok());
+    f64::from(kib.unwrap_or(0)) * 1024.0
+}

@@ -1,0 +1,188 @@
+//! Removing the files of trimmed segments: late, in small steps, off the path of the sync.
+//!
+//! A trim is recorded durably before a file gets here. Freeing the blocks of a large file at once
+//! stalls the syncs of the whole file system, worst where it is mounted with discard; so a file is
+//! cut down step by step and unlinked when it is short (SPEC section 10, trim, step 2). This and
+//! the sealing of a tail are the only places that shorten a file.
+//!
+//! A segment that a reader of this process is in, or whose map lives on in a payload, is unlinked
+//! whole: reading behind the end of a mapped file is fatal. Readers of other processes never map;
+//! they find a short file and learn from the slots that it was trimmed.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use oncelog_format::limits::FRAMES_OFFSET;
+
+use super::end::Dropped;
+use super::facts::SegmentFacts;
+use super::pins::{Holder, HolderKind};
+use super::writer::{Gate, SegmentRef, Shared};
+use crate::error::{Error, Result};
+use crate::io::{IoFile, OpenHow};
+use crate::lsn::Lsn;
+
+/// Bytes that one step frees: a fraction of what a disk discards between two syncs.
+pub(crate) const STEP_BYTES: u64 = 4 << 20;
+
+/// Shared by a segment with everybody who reads it in this process.
+#[derive(Debug)]
+pub(crate) struct InUse;
+
+/// A trimmed segment whose file is still there.
+#[derive(Debug)]
+pub(crate) struct Leftover {
+    path: PathBuf,
+    first_lsn: u64,
+    in_use: Arc<InUse>,
+    /// Open for cutting, with its length.
+    file: Option<(Arc<dyn IoFile>, u64)>,
+}
+
+impl Leftover {
+    /// One that an open has found.
+    pub(crate) fn found(facts: &SegmentFacts) -> Self {
+        let first_lsn =
+            facts.header.map_or_else(|_| facts.named.map_or(1, |n| n.1), |h| h.first_lsn);
+        Self { path: facts.path.clone(), first_lsn, in_use: Arc::new(InUse), file: None }
+    }
+
+    fn of(segment: SegmentRef) -> Self {
+        let SegmentRef { path, header, in_use, .. } = segment;
+        Self { path, first_lsn: header.first_lsn, in_use, file: None }
+    }
+
+    pub(crate) fn holder(&self) -> Holder {
+        Holder {
+            kind: HolderKind::Leftover,
+            name: self.path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            lsn: Lsn::at_least_first(self.first_lsn),
+        }
+    }
+
+    /// Whether somebody is within it. Nobody enters it any more: once free it stays free.
+    fn is_in_use(&mut self) -> bool {
+        Arc::get_mut(&mut self.in_use).is_none()
+    }
+}
+
+/// The files that are to go.
+#[derive(Debug, Default)]
+pub(crate) struct Removal {
+    /// Nothing durable is known to say that they were trimmed: they stay until something is.
+    waiting: Vec<Leftover>,
+    /// They may go.
+    ready: VecDeque<Leftover>,
+    /// One of them is out for a step.
+    stepping: bool,
+    /// The system refused to remove them; the next trim tries again.
+    refused: Vec<Leftover>,
+}
+
+impl Removal {
+    pub(crate) fn waiting(found: Vec<Leftover>) -> Self {
+        Self { waiting: found, ..Self::default() }
+    }
+
+    /// What the system refused to remove gets another chance.
+    pub(crate) fn try_again(&mut self) {
+        self.ready.extend(self.refused.drain(..));
+    }
+
+    /// Whether a trim has to be recorded again before files may go.
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Whether there is a step to take.
+    pub(crate) fn has_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// A durable slot states the trim: what it dropped may go.
+    pub(crate) fn release(&mut self, dropped: impl Iterator<Item = SegmentRef>) {
+        self.ready.extend(self.waiting.drain(..));
+        self.ready.extend(dropped.map(Leftover::of));
+    }
+
+    pub(crate) fn holders(&self) -> impl Iterator<Item = Holder> {
+        let all = self.waiting.iter().chain(&self.refused).chain(&self.ready);
+        all.map(Leftover::holder)
+    }
+}
+
+/// What became of a file in one step.
+enum Step {
+    Shorter,
+    Gone,
+}
+
+impl Shared {
+    /// Takes one step at the oldest file that may go; says whether there was one. A refusal of the
+    /// system puts the file aside.
+    pub(crate) fn remove_step(&self) -> bool {
+        let mut gate = self.gate();
+        // Nothing is written behind a failure, here neither.
+        if gate.removal.stepping || gate.poison.is_some() {
+            return false;
+        }
+        let Some(mut leftover) = gate.removal.ready.pop_front() else { return false };
+        gate.removal.stepping = true;
+        drop(gate);
+        let step = self.shorten(&mut leftover);
+        let mut gate = self.gate();
+        gate.removal.stepping = false;
+        match step {
+            Ok(Step::Gone) => {}
+            Ok(Step::Shorter) => gate.removal.ready.push_front(leftover),
+            Err(e) => {
+                tracing::warn!(error = %e, "a trimmed segment stays");
+                leftover.file = None;
+                gate.removal.refused.push(leftover);
+            }
+        }
+        true
+    }
+
+    fn shorten(&self, leftover: &mut Leftover) -> Result<Step> {
+        let least = FRAMES_OFFSET.max(self.removal_step_bytes);
+        if leftover.file.is_none() && !leftover.is_in_use() {
+            leftover.file = match self.io.open(&leftover.path, OpenHow::ReadWrite) {
+                Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Step::Gone),
+                opened => {
+                    let opened = opened.and_then(|file| file.len().map(|len| (file, len)));
+                    let what = "cannot open the trimmed segment";
+                    Some(opened.map_err(|e| Error::io(what, &leftover.path, e))?)
+                }
+            };
+        }
+        // The header and the slots stay: they tell whoever finds the file what it was.
+        if let Some((file, len)) = &mut leftover.file
+            && *len > least
+        {
+            let shorter = len.saturating_sub(self.removal_step_bytes).max(FRAMES_OFFSET);
+            let cut = file.set_len(shorter);
+            cut.map_err(|e| Error::io("cannot cut the trimmed segment", &leftover.path, e))?;
+            *len = shorter;
+            return Ok(Step::Shorter);
+        }
+        match self.io.remove(&leftover.path) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                Err(Error::io("cannot remove the trimmed segment", &leftover.path, e))
+            }
+            _ => Ok(Step::Gone),
+        }
+    }
+}
+
+impl Gate {
+    /// The segments wholly below the oldest LSN leave the log; their files may go.
+    pub(crate) fn let_go(&mut self) -> Dropped {
+        let count = self.trimmed_count();
+        let bytes = self.segments.iter().take(count).map(|segment| segment.bytes);
+        let bytes = bytes.fold(0, u64::saturating_add);
+        self.removal.release(self.segments.drain(..count));
+        Dropped { segments: u64::try_from(count).unwrap_or(u64::MAX), bytes }
+    }
+}

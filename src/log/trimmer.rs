@@ -1,0 +1,137 @@
+//! The thread that trims: it applies retention and removes files, off the path of every sync.
+//!
+//! It is started by the first call that needs it, so a log that trims nothing has none. Between two
+//! steps of a removal it rests, so that a disk which discards has time for the syncs of others. It
+//! ends before a close returns: what it has not removed by then waits for the next open.
+
+use std::sync::{Arc, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use super::writer::{Gate, Guard, Shared, now};
+use super::{Handle, lock};
+use crate::error::ErrorKind;
+
+/// Rest between two steps: 4 MiB each make 800 MB/s at most.
+const REST: Duration = Duration::from_millis(5);
+/// Steps that a close waits for: what opens, trims and closes at once must get somewhere too.
+const CLOSING_STEPS: u32 = 16;
+
+/// The thread of a log, if it has been started.
+#[derive(Debug, Default)]
+pub(crate) struct Trimmer {
+    thread: Option<JoinHandle<()>>,
+    /// The log was closed: none is started any more.
+    is_over: bool,
+}
+
+impl Handle {
+    /// Starts the thread where there is none yet. Without one, files stay until an open with more
+    /// luck.
+    pub(super) fn start_trimmer(&self) {
+        let mut trimmer = lock(&self.trimmer);
+        if !self.shared.has_background || trimmer.is_over || trimmer.thread.is_some() {
+            return;
+        }
+        let shared = Arc::clone(&self.shared);
+        let started = thread::Builder::new().name("oncelog-trim".to_owned());
+        match started.spawn(move || run(&shared)) {
+            Ok(thread) => trimmer.thread = Some(thread),
+            Err(e) => tracing::warn!(error = %e, "no thread to remove trimmed segments"),
+        }
+    }
+
+    /// Waits for the thread, which ends as the log is closed.
+    pub(super) fn end_trimmer(&self) {
+        let thread = {
+            let mut trimmer = lock(&self.trimmer);
+            trimmer.is_over = true;
+            trimmer.thread.take()
+        };
+        if thread.is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread that trims panicked");
+        }
+    }
+}
+
+/// What there is to do.
+enum Work {
+    Retain,
+    Remove,
+    /// Nothing until somebody calls, or so much time has passed.
+    Wait(Option<Duration>),
+}
+
+fn run(shared: &Arc<Shared>) {
+    let interval = shared.retention.check_interval();
+    let mut checked = now();
+    let mut gate = shared.gate();
+    while !gate.closed {
+        let left = interval.map(|i| checked.saturating_add(i).saturating_sub(now()));
+        match next(shared, &gate, left) {
+            Work::Retain => {
+                drop(gate);
+                checked = now();
+                retain(shared);
+                gate = shared.gate();
+            }
+            Work::Remove => {
+                drop(gate);
+                shared.remove_step();
+                gate = rest(shared, shared.gate());
+            }
+            Work::Wait(time) => gate = wait(shared, gate, time),
+        }
+    }
+    drop(gate);
+    for _ in 0..CLOSING_STEPS {
+        if !shared.remove_step() {
+            break;
+        }
+    }
+}
+
+/// `left` is the time until the next look at the age of segments.
+fn next(shared: &Shared, gate: &Gate, left: Option<Duration>) -> Work {
+    if gate.poison.is_some() {
+        return Work::Wait(None);
+    }
+    let is_due = gate.retaining.is_due || left.is_some_and(|left| left.is_zero());
+    if is_due && !shared.retention.is_everything() {
+        return Work::Retain;
+    }
+    if gate.removal.has_ready() { Work::Remove } else { Work::Wait(left) }
+}
+
+fn wait<'a>(shared: &'a Shared, gate: Guard<'a>, time: Option<Duration>) -> Guard<'a> {
+    match time {
+        None => shared.trim_wanted.wait(gate).unwrap_or_else(PoisonError::into_inner),
+        Some(time) => {
+            let waited = shared.trim_wanted.wait_timeout(gate, time);
+            waited.unwrap_or_else(PoisonError::into_inner).0
+        }
+    }
+}
+
+/// Lets the syncs of others through.
+fn rest<'a>(shared: &'a Shared, mut gate: Guard<'a>) -> Guard<'a> {
+    let until = now().saturating_add(REST);
+    loop {
+        let left = until.saturating_sub(now());
+        if left.is_zero() || gate.closed {
+            return gate;
+        }
+        gate = wait(shared, gate, Some(left));
+    }
+}
+
+fn retain(shared: &Shared) {
+    match shared.trim_by_retention() {
+        Ok(trimmed) if trimmed.segments > 0 => {
+            tracing::debug!(oldest = %trimmed.oldest, segments = trimmed.segments, "trimmed");
+        }
+        Ok(_) => {}
+        Err(e) if e.kind() == ErrorKind::Closed => {}
+        Err(e) => tracing::warn!(error = %e, "retention could not trim"),
+    }
+}
