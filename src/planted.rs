@@ -91,8 +91,6 @@ pub enum Bug {
     LeftoversUnstated = 50,
     /// An append is admitted although an earlier write or sync failed.
     PoisonForgotten = 51,
-    /// A skip is decided although copies are missing.
-    SkipWithoutCopies = 52,
     /// Raft is told of an append once it is in the buffer.
     FlushedBeforeSync = 101,
     /// A vote is saved without waiting for its sync.
@@ -142,7 +140,7 @@ impl Bug {
     pub const HOLDS: [Self; 2] = [Self::CursorBeforeSync, Self::PinIgnored];
 
     /// The bugs of the broadcaster.
-    pub const BROADCAST: [Self; 13] = [
+    pub const BROADCAST: [Self; 12] = [
         Self::TombstoneReset,
         Self::FingerprintFastPath,
         Self::ScopeWithoutOwner,
@@ -155,7 +153,6 @@ impl Bug {
         Self::JumpBelieved,
         Self::UnknownIsRefusal,
         Self::ReservationLeaked,
-        Self::SkipWithoutCopies,
     ];
 
     /// The bugs of raft's log.

@@ -102,7 +102,6 @@ fn check_of(bug: Bug) -> fn() {
             retention::a_jump_of_the_wall_clock_expires_nothing_until_an_operator_says_so
         }
         Bug::UnknownIsRefusal => crash::a_write_that_fails_once_is_never_taken_for_a_refusal,
-        Bug::SkipWithoutCopies => crate::broadcast::a_skip_ends_a_parked_task_as_failed,
         Bug::ReservationLeaked => crate::broadcast::a_refusal_by_the_type_consumes_nothing,
         Bug::CursorBeforeSync => cursors::a_cursor_stands_where_it_was_put_after_a_power_loss,
         Bug::PinIgnored => pins::a_trim_that_meets_a_pin_is_refused_whole_and_names_it,
