@@ -8,6 +8,8 @@
 //! counters that nobody waits for.
 
 #[cfg(not(all(test, any(loom, shuttle))))]
+pub(crate) use std::sync::atomic::AtomicU64;
+#[cfg(not(all(test, any(loom, shuttle))))]
 pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
 #[cfg(not(all(test, any(loom, shuttle))))]
 pub(crate) use std::thread;
@@ -19,4 +21,6 @@ mod planted;
 #[cfg(all(test, shuttle))]
 pub(crate) use self::checked::roll;
 #[cfg(all(test, any(loom, shuttle)))]
-pub(crate) use self::checked::{Condvar, Mutex, MutexGuard, explored, now, play_once, thread};
+pub(crate) use self::checked::{
+    AtomicU64, Condvar, Mutex, MutexGuard, explored, now, play_once, thread,
+};

@@ -7,12 +7,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use oncelog_format::limits::{self, ALIGNMENT, FRAMES_OFFSET};
-use oncelog_format::lock::LOCK_CONTENT_LEN;
+use oncelog_format::lock::{LOCK_CONTENT_LEN, LOCK_UNFINISHED};
 use oncelog_format::{
     DecodeError, DecodeErrorKind, Footer, Owner, Place, SegmentHeader, Slot, Uuid, decode_lock,
     parse_segment_name,
 };
 
+use super::rows::{Head, HeaderFound};
 use crate::error::{Error, Result};
 use crate::io::{EntryKind, Io, IoFile, OpenHow};
 
@@ -64,6 +65,8 @@ pub(crate) enum LockFacts {
     /// The file is not there, is too short, or holds zeros.
     NoIdentity,
     Identity(Owner, Uuid),
+    /// A backup into the directory was not finished.
+    Unfinished,
     Damaged(DecodeError),
 }
 
@@ -72,10 +75,20 @@ impl LockFacts {
         let mut content = [0; LOCK_CONTENT_LEN];
         let read = file.read_full_at(&mut content, 0)?;
         Ok(match decode_lock(content.get(..read).unwrap_or_default()) {
+            Err(_) if content == LOCK_UNFINISHED => Self::Unfinished,
             Ok(None) => Self::NoIdentity,
             Ok(Some((owner, uuid))) => Self::Identity(owner, uuid),
             Err(e) => Self::Damaged(e),
         })
+    }
+
+    /// Where the content is neither zeros nor valid, and what it is.
+    pub(crate) fn damage(&self) -> Option<(u64, String)> {
+        match self {
+            Self::NoIdentity | Self::Identity(..) => None,
+            Self::Unfinished => Some((0, "the mark of a backup that was not finished".to_owned())),
+            Self::Damaged(e) => Some((u64::try_from(e.at).unwrap_or(u64::MAX), e.to_string())),
+        }
     }
 
     pub(crate) fn read(io: &dyn Io, dir: &Path) -> Result<Self> {
@@ -162,6 +175,29 @@ impl SegmentFacts {
     /// The number in the header, or in the name where the header is damaged.
     pub(crate) fn number(&self) -> u64 {
         self.header.map_or_else(|_| self.named.map_or(0, |(number, _)| number), |h| h.number)
+    }
+
+    /// What the begin of the segment says; `uuid` is that of the log where one is known, and
+    /// `behind_oldest` of a segment behind this one.
+    pub(crate) fn head(&self, uuid: Option<Uuid>, behind_oldest: bool) -> Head {
+        let header = match self.header {
+            _ if self.is_unsupported() => HeaderFound::Unsupported,
+            Ok(_) if self.header_damage.is_none() => HeaderFound::Valid,
+            Ok(_) | Err(_) => HeaderFound::Invalid,
+        };
+        Head {
+            header,
+            // Its copy stands in.
+            slot: self.header_damage.is_some(),
+            behind_oldest,
+            named: self.header.is_ok_and(|header| self.is_named_as(&header)),
+            ours: self.header.is_ok_and(|header| uuid.is_none_or(|uuid| uuid == header.uuid)),
+        }
+    }
+
+    /// Whether the name of the segment, where it has one, agrees with a header.
+    pub(crate) fn is_named_as(&self, header: &SegmentHeader) -> bool {
+        self.named.is_none_or(|named| named == (header.number, header.first_lsn))
     }
 
     /// The valid slot with the greatest counter.

@@ -111,13 +111,6 @@ impl Shared {
         self.durable.store(gate.durable.lsn, Ordering::Release);
         self.turns.fetch_add(1, Ordering::Release);
         if gate.waiting > 0 {
-            #[cfg(planted)]
-            if crate::planted::is_active(crate::planted::Bug::OneWoken) {
-                self.turned.notify_one();
-            } else {
-                self.turned.notify_all();
-            }
-            #[cfg(not(planted))]
             self.turned.notify_all();
         }
         self.wake_groups(&mut gate);
@@ -201,6 +194,13 @@ impl Shared {
             ((even, &self.groups.0), (odd, &self.groups.1))
         } else {
             ((odd, &self.groups.1), (even, &self.groups.0))
+        };
+        #[cfg(planted)]
+        let done = if crate::planted::is_active(crate::planted::Bug::OneWoken) {
+            at.notify_one();
+            0
+        } else {
+            done
         };
         if done > 0 {
             at.notify_all();

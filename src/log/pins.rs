@@ -8,11 +8,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use super::Log;
 use super::cursors::{CursorFacts, Stand, gone};
 use super::finding::Finding;
 use super::reader::trimmed;
+use super::remove::Leftover;
 use super::writer::{Gate, Shared, closed};
+use super::{Log, LogView};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lsn::Lsn;
 
@@ -284,5 +285,17 @@ impl Log {
         let gate = self.handle.shared.gate();
         let policy = std::iter::once(self.policy_holder(&gate));
         Holder::in_order(gate.holds.all().chain(gate.removal.holders()).chain(policy))
+    }
+}
+
+impl LogView {
+    /// What keeps records, or the files of some, on the disk as far as the files tell: cursors and
+    /// leftovers of a trim, the holder of the oldest record first. Pins live in the writer's
+    /// process.
+    #[must_use]
+    pub fn why_not_trimmed(&self) -> Vec<Holder> {
+        let survey = &self.seen().survey;
+        let leftovers = survey.leftovers.iter().map(Leftover::found);
+        Holder::in_order(leftovers.map(|l| l.holder()).chain(survey.cursors.holders()))
     }
 }

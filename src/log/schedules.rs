@@ -8,6 +8,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
+use super::options::Fill;
 use super::{Batch, CreateMode, Log, LogView, Options, RecordKind};
 use crate::error::{Error, ErrorKind};
 use crate::io::fault::{CallKind, EIO, Fault, Which};
@@ -18,6 +19,8 @@ use crate::sync::{Condvar, Mutex, play_once, thread};
 
 #[cfg(loom)]
 mod ends;
+#[cfg(loom)]
+mod filling;
 #[cfg(loom)]
 mod queue;
 #[cfg(loom)]
@@ -39,7 +42,7 @@ struct Play {
 impl Play {
     /// Opens the log on a machine. With `background` it has a thread of its own.
     fn on(machine: &Machine, background: bool) -> Self {
-        Self::with(machine, |options| options.background(background))
+        Self::with(machine, |options| options.background(background).fill(Fill::None))
     }
 
     fn with(machine: &Machine, set: impl FnOnce(Options) -> Options) -> Self {

@@ -20,9 +20,7 @@ use super::facts::{self, FooterFacts, Listing, SegmentFacts};
 use super::finding::{Finding, FindingKind, Severity};
 use super::looked::Looked;
 use super::options::Check;
-use super::pins::Holder;
 use super::reader::{Reader, Source, trimmed};
-use super::remove::Leftover;
 use super::seek;
 use super::survey::{Segment, Survey};
 use crate::error::{Error, ErrorKind, Result};
@@ -195,16 +193,6 @@ impl LogView {
     #[must_use]
     pub fn proven_lsn(&self) -> Option<Lsn> {
         Lsn::new(self.seen.survey.proven)
-    }
-
-    /// What keeps records, or the files of some, on the disk as far as the files tell: cursors and
-    /// leftovers of a trim, the holder of the oldest record first. Pins live in the writer's
-    /// process.
-    #[must_use]
-    pub fn why_not_trimmed(&self) -> Vec<Holder> {
-        let survey = &self.seen.survey;
-        let leftovers = survey.leftovers.iter().map(Leftover::found);
-        Holder::in_order(leftovers.map(|l| l.holder()).chain(survey.cursors.holders()))
     }
 
     /// Reads from an LSN, or from the oldest, up to the last record that recovery would keep;

@@ -13,7 +13,7 @@
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
 #[cfg(loom)]
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, LockResult, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -28,9 +28,28 @@ const CHECKER: &str = "loom";
 const CHECKER: &str = "shuttle";
 
 #[cfg(loom)]
-pub(crate) use loom::thread;
+pub(crate) use loom::sync::atomic::AtomicU64;
 #[cfg(shuttle)]
-pub(crate) use shuttle::thread;
+pub(crate) use shuttle::sync::atomic::AtomicU64;
+
+/// Threads of the checker.
+pub(crate) mod thread {
+    #[cfg(loom)]
+    use loom::thread as checked;
+    #[cfg(shuttle)]
+    use shuttle::thread as checked;
+
+    pub(crate) use self::checked::{Builder, JoinHandle, current, spawn};
+
+    /// Lets others run; time passes meanwhile.
+    pub(crate) fn yield_now() {
+        super::PASSED.set(super::now().saturating_add(super::YIELD));
+        checked::yield_now();
+    }
+}
+
+/// What a thread that yields takes.
+const YIELD: Duration = Duration::from_micros(200);
 
 #[cfg(shuttle)]
 const SEED: u64 = 11;
@@ -55,7 +74,7 @@ pub(crate) fn now() -> Duration {
 pub(crate) fn explore(run: impl Fn() + Send + Sync + 'static) -> u64 {
     #[cfg(planted)]
     super::planted::plant_ordered();
-    let played = Arc::new(AtomicU64::new(0));
+    let played = Arc::new(std::sync::atomic::AtomicU64::new(0));
     let count = Arc::clone(&played);
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(PREEMPTIONS);

@@ -10,6 +10,7 @@
 pub(crate) mod crowd;
 pub(crate) mod drive;
 pub(crate) mod explore;
+pub(crate) mod hold;
 pub(crate) mod keyed;
 pub(crate) mod oracle;
 pub(crate) mod seen;

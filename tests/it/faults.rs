@@ -11,6 +11,7 @@ use oncelog::testing::{
 };
 
 use crate::crash::drive::{DIR, Driver, Op, ROOM};
+use crate::crash::hold::Hold;
 use crate::crash::oracle::{End, Oracle};
 use crate::figures::figure;
 
@@ -20,7 +21,11 @@ fn workloads() -> Vec<Vec<Op>> {
     let small = || Op::Synced(vec![700]);
     let crowd =
         || Op::Crowd { waiting: vec![vec![40], vec![600, 600]], meanwhile: vec![30, 50, 50] };
+    let (cursor, held) = (|quarters| Op::Hold(Hold::Cursor(quarters)), Op::Hold);
     vec![
+        vec![small(), cursor(4), small(), cursor(4), held(Hold::RemoveCursor), small()],
+        vec![small(), cursor(4), Op::Kill, small(), cursor(4), Op::Trim(4), Op::Close, cursor(4)],
+        vec![fill(), fill(), fill(), held(Hold::Retain), held(Hold::RemoveStep), Op::Kill, small()],
         vec![small(), Op::Buffered(vec![1, 600]), Op::Flush, Op::IdleSlot, Op::Close, small()],
         vec![fill(), small(), fill(), small(), Op::Kill, small()],
         vec![fill(), fill(), Op::Trim(2), small(), Op::Trim(4), Op::IdleSlot, small(), Op::Close],

@@ -1,8 +1,8 @@
 //! What a trim drops, what holds it up, and what is left of the files.
 
-pub(crate) mod cursors;
+mod cursors;
 mod limits;
-pub(crate) mod pins;
+mod pins;
 mod removal;
 
 use std::path::Path;

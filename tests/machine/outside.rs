@@ -77,6 +77,19 @@ fn append(by: &[String], dir: &Path, durability: &str, first: u64, count: u64) -
     Ran { last, status }
 }
 
+/// The command line of strace that strikes a call.
+fn strace(call: &str, inject: &str) -> Vec<String> {
+    let mut line = vec!["strace", "-f", "-qq", "-o", "/dev/null"];
+    // A signal is not delivered where the filter stops a call: strace(1) is slower without.
+    if !inject.starts_with("signal") {
+        line.push("--seccomp-bpf");
+    }
+    let mut line: Vec<String> = line.into_iter().map(str::to_owned).collect();
+    line.extend(["-e".to_owned(), format!("inject={call}:{inject}")]);
+    line.extend(["-e".to_owned(), format!("trace={call}")]);
+    line
+}
+
 /// What a log is before the run that is struck.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Start {
@@ -104,7 +117,7 @@ impl Bench {
         fs::create_dir_all(&left).unwrap();
         let mut bench = Self { home, start, durability, left, before: 0, cases: 0 };
         if start == Start::Killed {
-            let by = bench.strace("pwrite64", "signal=KILL:when=14", Path::new("/dev/null"));
+            let by = strace("pwrite64", "signal=KILL:when=11");
             let ran = append(&by, &bench.left, durability, 1, 20);
             assert!(ran.last > 3 && was_killed(&ran), "{} {:?}", ran.last, ran.status);
             bench.before = ran.last;
@@ -124,16 +137,6 @@ impl Bench {
             }
         }
         dir
-    }
-
-    #[expect(clippy::unused_self, reason = "reads as what it is for")]
-    fn strace(&self, call: &str, inject: &str, out: &Path) -> Vec<String> {
-        let out = out.to_str().unwrap();
-        let inject = format!("inject={call}:{inject}");
-        let line = ["strace", "-f", "-qq", "--seccomp-bpf", "-o", out, "-e", &inject, "-e"];
-        let mut line: Vec<String> = line.into_iter().map(str::to_owned).collect();
-        line.push(format!("trace={call}"));
-        line
     }
 
     /// How many lines the first record of the run is behind, and how many the run appends.
@@ -174,7 +177,7 @@ impl Bench {
     fn case(&mut self, call: &str, inject: &str) -> Ran {
         let dir = self.log();
         let (first, count) = self.lines(&dir);
-        let by = self.strace(call, inject, Path::new("/dev/null"));
+        let by = strace(call, inject);
         let ran = append(&by, &dir, self.durability, first, count);
         let what = format!("{call}:{inject}, {:?}, {}", self.start, self.durability);
         assert_ne!(ran.status.code(), Some(101), "{what}: a panic");
@@ -209,7 +212,7 @@ fn last_of(dir: &Path) -> u64 {
         Err(e) if e.kind() == oncelog::ErrorKind::InvalidInput => return 0,
         Err(e) => panic!("{}: {e}", dir.display()),
     };
-    assert!(view.severity() <= oncelog::Severity::Torn, "{:?}", view.findings());
+    assert!(view.severity() < oncelog::Severity::Unsupported, "{:?}", view.findings());
     let mut reader = view.reader(None).unwrap();
     let mut last = 0;
     while let Some(record) = reader.next().unwrap() {
@@ -352,7 +355,7 @@ fn every_call_of_the_system_is_one_of_the_seam() {
             Some((*call, count.parse().unwrap()))
         })
         .collect();
-    let seen = seen(&fs::read_to_string(&out).unwrap(), dir.to_str().unwrap());
+    let seen = seen(&fs::read_to_string(&out).unwrap(), home.path().to_str().unwrap());
     println!("counted {counted:?}, seen {seen:?}");
     let of = |call: &str| counted.get(call).copied().unwrap_or(0);
     let mut expect: BTreeMap<&str, u64> = BTreeMap::from([
@@ -376,7 +379,7 @@ fn every_call_of_the_system_is_one_of_the_seam() {
         assert_eq!(seen.get(*call), Some(count), "{call}");
     }
     // What else there is looks, lists and closes.
-    let other = ["close", "fstat", "newfst", "st", "statx", "getdents64", "lseek", "fcntl"];
+    let other = ["close", "fstat", "newfstat", "statx", "getdents64", "lseek", "fcntl"];
     for call in seen.keys().filter(|call| !expect.contains_key(call.as_str())) {
         assert!(other.contains(&call.as_str()), "{call} goes around the seam");
     }

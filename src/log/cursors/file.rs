@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use oncelog_format::limits::CURSOR_COUNT_MAX;
-use oncelog_format::{CURSORS_LEN, CursorCopy, DecodeError, Uuid};
+use oncelog_format::{CURSOR_LEN, CURSORS_LEN, CursorCopy, DecodeError, Uuid};
 
 use crate::error::{Error, ErrorKind, is_full};
 use crate::io::{Io, IoFile, OpenHow};
@@ -81,15 +81,18 @@ impl CursorFacts {
     fn take_apart(&mut self, path: &Path, bytes: &[u8], uuid: Uuid) {
         let mut names = BTreeSet::new();
         for index in 0..CURSOR_COUNT_MAX {
-            let copies = [0, 1].map(|copy| {
+            let at = |copy| {
                 let from = usize::try_from(CursorCopy::offset_of(index, copy));
-                let bytes = bytes.get(from.unwrap_or(usize::MAX)..).unwrap_or_default();
-                CursorCopy::decode(bytes, uuid, index, copy)
-            });
+                bytes.get(from.unwrap_or(usize::MAX)..).unwrap_or_default()
+            };
+            let copies = [0, 1].map(|copy| CursorCopy::decode(at(copy), uuid, index, copy));
             let valid = copies.iter().filter_map(|copy| copy.ok().flatten());
             let newest = valid.max_by_key(|copy| copy.counter);
+            // The first copy that is made of a cursor is copy 1: a short write of it ends in zeros.
+            let is_short = at(1).get(CURSOR_LEN - 1) == Some(&0);
+            let is_known = newest.is_some() || (matches!(copies, [Ok(None), _]) && is_short);
             for (turn, copy) in (0..).zip(&copies) {
-                self.tell(path, CursorCopy::offset_of(index, turn), copy, newest);
+                self.tell(path, CursorCopy::offset_of(index, turn), copy, newest, is_known);
             }
             let Some(CursorCopy { counter, lsn, name, .. }) = newest else { continue };
             let stand = Stand { index, counter, lsn };
@@ -113,6 +116,7 @@ impl CursorFacts {
         offset: u64,
         copy: &Result<Option<CursorCopy<'_>>, DecodeError>,
         newest: Option<CursorCopy<'_>>,
+        is_known: bool,
     ) {
         let expected = "a copy of a cursor of this log";
         let found = match (copy, newest) {
@@ -122,7 +126,7 @@ impl CursorFacts {
             (Ok(None), Some(_)) => "zeros".to_owned(),
             (Err(e), _) => e.to_string(),
         };
-        if newest.is_none() {
+        if !is_known {
             let damage = damaged(path).at_offset(offset).saying(expected, found);
             self.damage.get_or_insert(damage);
         } else {

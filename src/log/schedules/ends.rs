@@ -66,6 +66,54 @@ fn a_trim_beside_an_append_keeps_what_it_must() {
 }
 
 #[test]
+fn a_pin_that_was_granted_holds_its_records() {
+    let two = made(|play| {
+        play.append(&[1; 60_000]);
+        play.append(&[2; 8_000]);
+    });
+    explored("pin", move || {
+        let play = Play::on(&two, false);
+        let other = play.beside(|play| match play.log.trim(Lsn::new(2).unwrap()) {
+            Ok(()) => while play.log.remove_step().unwrap() {},
+            Err(e) => assert_ne!(e.kind(), ErrorKind::Poisoned, "{e}"),
+        });
+        match play.log.pin("reader", Lsn::FIRST) {
+            Ok(pin) => {
+                let record = play.log.reader(Lsn::FIRST).unwrap().next().unwrap();
+                assert_eq!(record.map(|record| record.lsn), Some(Lsn::FIRST));
+                drop(pin);
+            }
+            Err(e) => assert_eq!(e.kind(), ErrorKind::Trimmed),
+        }
+        other.join().unwrap();
+        play.close();
+    });
+}
+
+#[test]
+fn a_segment_that_is_read_is_not_shortened() {
+    let two = made(|play| {
+        play.append(&[1; 60_000]);
+        play.append(&[2; 8_000]);
+    });
+    explored("removal", move || {
+        let play = Play::on(&two, false);
+        let other = play.beside(|play| {
+            play.log.trim(Lsn::new(2).unwrap()).unwrap();
+            while play.log.remove_step().unwrap() {}
+        });
+        let read = play.log.reader(Lsn::FIRST).and_then(|mut reader| reader.next());
+        match read {
+            // The payload is a slice of the map: reading it behind the end of the file is fatal.
+            Ok(record) => assert!(record.unwrap().payload.iter().all(|byte| *byte == 1)),
+            Err(e) => assert_eq!(e.kind(), ErrorKind::Trimmed),
+        }
+        other.join().unwrap();
+        play.close();
+    });
+}
+
+#[test]
 fn an_idle_slot_states_no_more_than_is_durable() {
     explored("idle slot", || {
         let play = Play::on(&Machine::new(), false);

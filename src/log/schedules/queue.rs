@@ -1,6 +1,6 @@
 //! The commit queue: who appends leads or waits for who leads.
 
-use super::super::Durability;
+use super::super::options::{Durability, WaitPolicy};
 use super::*;
 use crate::sync::explored;
 
@@ -22,6 +22,18 @@ fn three_appends_share_leaders_and_none_waits_for_ever() {
         let others = [b"a", b"b"].map(|payload| play.beside(|play| play.append(payload)));
         play.append(b"c");
         others.into_iter().for_each(|other| other.join().unwrap());
+        play.close();
+    });
+}
+
+#[test]
+fn who_yields_before_it_sleeps_is_told_all_the_same() {
+    explored("yield", || {
+        let yields = |o: Options| o.background(false).fill(Fill::None);
+        let play = Play::with(&Machine::new(), |o| yields(o).wait_policy(WaitPolicy::Yield));
+        let other = play.beside(|play| play.append(b"a"));
+        play.append(b"b");
+        other.join().unwrap();
         play.close();
     });
 }
@@ -77,7 +89,9 @@ fn a_sync_that_fails_in_a_roll_is_told_to_all() {
 #[test]
 fn appenders_behind_a_full_buffer_go_on() {
     explored("full buffer", || {
-        let play = Play::with(&Machine::new(), |o| o.background(false).buffer_bytes_max(1));
+        let play = Play::with(&Machine::new(), |o| {
+            o.background(false).fill(Fill::None).buffer_bytes_max(1)
+        });
         let buffer = |play: &Play, payload: &[u8]| {
             play.log.append_batch(batch(&[payload]), Durability::Buffered).unwrap();
         };

@@ -131,7 +131,7 @@ fn check_left(machine: &Machine, told: &Told) {
 
 fn play(full: &Machine) {
     let mut dice = Dice::new(roll());
-    let play = Play::on(full, true);
+    let play = Play::with(full, |options| options.fill(Fill::Zero));
     if dice.below(4) == 0 {
         let kind = if dice.below(2) == 0 { CallKind::Sync } else { CallKind::Write };
         play.fail(kind, 1 + dice.below(4));

@@ -5,11 +5,12 @@
 
 use std::fmt;
 use std::io::Result;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use oncelog::io::{DirEntry, EntryKind, Io, IoFile, OpenHow};
+use oncelog::io::{Blocks, DirEntry, EntryKind, Io, IoFile, OpenHow};
 use oncelog::testing::{CallKind, MemIo};
 
 type Act = Box<dyn FnMut(CallKind) + Send>;
@@ -81,6 +82,10 @@ impl Io for Meeting {
         self.io.sync_dir(dir)
     }
 
+    fn blocks(&self, dir: &Path) -> Result<Blocks> {
+        self.io.blocks(dir)
+    }
+
     fn random(&self, buf: &mut [u8]) -> Result<()> {
         self.io.random(buf)
     }
@@ -126,5 +131,9 @@ impl IoFile for MeetingFile {
 
     fn map(&self, len: u64) -> Result<Bytes> {
         self.file.map(len)
+    }
+
+    fn evict(&self, bytes: Range<u64>) -> Result<()> {
+        self.file.evict(bytes)
     }
 }

@@ -16,6 +16,7 @@ use oncelog::{
 };
 
 use super::crowd::{Meanwhile, Meeting};
+use super::hold::{self, Held, Hold};
 use super::oracle::{End, Oracle, count_of};
 
 /// Where the log lies.
@@ -65,6 +66,8 @@ pub(crate) enum Op {
     FailWrite(Option<usize>),
     /// The system fails to write the newest segment back, behind everyone's back.
     FailWriteBack,
+    /// What is kept, and what goes.
+    Hold(Hold),
 }
 
 /// A persistence point: what a crash there finds.
@@ -90,9 +93,10 @@ pub(crate) struct Driver {
     log: Option<Log>,
     notes: Arc<Mutex<Notes>>,
     dice: Dice,
+    pub(crate) held: Held,
     /// Faults that had struck when the step began.
     struck: u64,
-    poisoned: bool,
+    pub(crate) poisoned: bool,
     full: bool,
 }
 
@@ -119,6 +123,8 @@ pub(crate) fn options(io: impl Io) -> Options {
         .segment_bytes_max(SEGMENT_BYTES)
         .create(CreateMode::IfMissing)
         .background(false)
+        .retention(hold::retention())
+        .removal_step_bytes(hold::STEP_BYTES)
         .fill(Fill::Zero)
         .clock(Arc::new(Wanderer::default()))
         .io(Arc::new(io))
@@ -139,6 +145,7 @@ impl Driver {
             log: None,
             notes,
             dice,
+            held: Held::default(),
             struck: 0,
             poisoned: false,
             full: false,
@@ -193,7 +200,7 @@ impl Driver {
     }
 
     /// A fault has met this step, or one that nobody was told of waits for its next sync.
-    fn is_struck(&self) -> bool {
+    pub(crate) fn is_struck(&self) -> bool {
         self.io.struck() > self.struck || self.oracle(|o| o.failing)
     }
 
@@ -201,11 +208,11 @@ impl Driver {
         options(Meeting { io: self.io.clone(), meanwhile: self.meanwhile.clone() })
     }
 
-    fn oracle<T>(&self, f: impl FnOnce(&mut Oracle) -> T) -> T {
+    pub(crate) fn oracle<T>(&self, f: impl FnOnce(&mut Oracle) -> T) -> T {
         f(&mut self.notes.lock().unwrap().oracle)
     }
 
-    fn log(&self) -> &Log {
+    pub(crate) fn log(&self) -> &Log {
         self.log.as_ref().unwrap()
     }
 
@@ -237,8 +244,10 @@ impl Driver {
     /// Opens the log and compares it with the oracle.
     pub(crate) fn open(&mut self, end: End) -> Result<(), String> {
         self.poisoned = false;
+        // What a failed sync left, the system may drop at any time, and whoever opens the log does.
+        let dropped = self.io.machine().deceptive_count() > 0;
         let created = self.oracle(|o| {
-            if end == End::Power || end == End::Evict {
+            if end == End::Power || end == End::Evict || dropped {
                 o.written = o.promised;
             }
             o.failing &= end != End::Power;
@@ -261,8 +270,17 @@ impl Driver {
             self.full = false;
             opened = Log::open(DIR, &self.options());
         }
-        let (log, _) = opened.map_err(|e| format!("G4: open: {} ({})", chain(&e), e.kind()))?;
+        let (log, report) =
+            opened.map_err(|e| format!("G4: open: {} ({})", chain(&e), e.kind()))?;
+        let is_unread = hold::is_unread(&report);
+        if is_unread && !self.is_struck() {
+            return Err(format!("G4: cursors: {:?}", report.findings));
+        }
+        self.held = Held::new(is_unread);
         let mut oracle = self.oracle(|o| o.clone());
+        if !is_unread {
+            oracle.cursor.check(&log)?;
+        }
         let mut checked = oracle.check(&log);
         if checked.is_err() && self.is_struck() {
             // The fault may have met the reading.
@@ -344,6 +362,7 @@ impl Driver {
                 self.oracle(|o| o.failing |= failed);
                 Ok(())
             }
+            Op::Hold(step) => self.hold(*step),
         }
     }
 
@@ -355,7 +374,7 @@ impl Driver {
     /// The process ends and another one opens the log.
     fn restart(&mut self, machine: Machine, end: End) -> Result<(), String> {
         self.io.kill();
-        self.log = None;
+        (self.log, self.held) = (None, Held::default());
         self.start(machine);
         self.open(end)
     }
@@ -509,7 +528,7 @@ impl Driver {
     }
 
     /// The end of a call that promises something about all records so far.
-    fn settle(
+    pub(crate) fn settle(
         &mut self,
         done: oncelog::Result<()>,
         promise: impl FnOnce(&mut Oracle, u64),
@@ -535,14 +554,14 @@ impl Driver {
     fn trim(&mut self, quarters: u64) -> Result<(), String> {
         let (oldest, promised) = self.oracle(|o| (o.oldest, o.promised));
         let oldest = oldest.1 + (promised + 1).saturating_sub(oldest.1) * quarters / 4;
-        self.oracle(|o| o.oldest.1 = oldest);
-        let done = self.log().trim(Lsn::new(oldest).unwrap());
-        let ok = done.is_ok();
-        self.settle(done, |_, _| {})?;
-        if ok {
-            self.oracle(|o| o.oldest.0 = oldest);
+        if !self.is_held(oldest) {
+            self.oracle(|o| o.oldest.1 = oldest);
         }
-        Ok(())
+        let before = self.log().oldest_lsn().get();
+        match self.log().trim(Lsn::new(oldest).unwrap()) {
+            Ok(()) => self.trimmed(before, oldest),
+            Err(e) => self.settle_trim(e, oldest),
+        }
     }
 
     /// Frames of the newest segment, for payloads that hold some, if one of the next ones does.

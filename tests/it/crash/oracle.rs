@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::hold::Stands;
 use oncelog::testing::Dice;
 use oncelog::{Log, Lsn, Record};
 
@@ -40,6 +41,8 @@ pub(crate) struct Oracle {
     pub(crate) written: u64,
     /// Oldest LSN that a returned trim made durable, and the one that was asked for.
     pub(crate) oldest: (u64, u64),
+    /// Where the cursor stands.
+    pub(crate) cursor: Stands,
     /// An open has returned.
     pub(crate) created: bool,
     /// A write-back failed, and nobody may have been told of it.
@@ -103,7 +106,7 @@ impl Oracle {
     pub(crate) fn digest(&self) -> u64 {
         let records = self.history.last().map_or(0, |rec| rec.digest);
         let state = u64::from(self.created) << 1 | u64::from(self.failing);
-        [self.promised, self.written, self.oldest.0, self.oldest.1, state]
+        [self.promised, self.written, self.oldest.0, self.oldest.1, self.cursor.digest(), state]
             .into_iter()
             .fold(records, |h, word| Dice::new(h ^ word).roll())
     }

@@ -103,7 +103,7 @@ fn check(name: &str, alphabet: &[Op], length: u32) {
 #[test]
 fn no_short_sequence_of_calls_breaks_a_promise() {
     let length = match (cfg!(planted), is_release()) {
-        (false, _) => 3,
+        (false, _) => 2,
         (true, false) => 4,
         (true, true) => 5,
     };

@@ -3,6 +3,7 @@
 use oncelog::testing::Dice;
 
 use super::drive::{Op, ROOM};
+use super::hold::{self, Hold};
 
 /// A named sequence of steps.
 #[derive(Clone, Debug)]
@@ -12,7 +13,7 @@ pub(crate) struct Workload {
     pub(crate) ops: Vec<Op>,
 }
 
-fn named(name: impl Into<String>, ops: Vec<Op>) -> Workload {
+pub(crate) fn named(name: impl Into<String>, ops: Vec<Op>) -> Workload {
     let name = name.into();
     let seed = name.bytes().fold(1, |h: u64, b| h.wrapping_mul(31).wrapping_add(u64::from(b)));
     Workload { name, seed, ops }
@@ -37,6 +38,7 @@ pub(crate) fn all(random: u64) -> impl Iterator<Item = Workload> + Send {
     first.extend(failed_syncs());
     first.extend(failed_writes());
     first.extend(remainders());
+    first.extend(hold::workloads());
     let last = trims().into_iter().chain(rolls());
     first
         .into_iter()
@@ -611,7 +613,7 @@ fn drawn(seed: u64) -> Workload {
     };
     let steps = 4 + dice.below(8);
     let ops = (0..steps)
-        .map(|_| match dice.below(53) {
+        .map(|_| match dice.below(59) {
             0..=8 => Op::Synced(batch(&mut dice)),
             9..=17 => Op::Buffered(batch(&mut dice)),
             18..=20 => Op::Flush,
@@ -634,6 +636,11 @@ fn drawn(seed: u64) -> Workload {
             44..=46 => Op::Fill,
             47..=49 => Op::Remove,
             50 => Op::Rebuild,
+            51 => Op::Hold(Hold::Retain),
+            52..=53 => Op::Hold(Hold::RemoveStep),
+            54 => Op::Hold(Hold::Cursor(dice.below(5))),
+            55 => Op::Hold([Hold::RemoveCursor, Hold::Unpin][dice.index(2)]),
+            56 => Op::Hold(Hold::Pin(dice.below(5))),
             _ => Op::Space(None),
         })
         .collect();

@@ -112,6 +112,30 @@ impl Script {
                 let lsn = Lsn::new(number(lsn)?).ok_or("LSN 0")?;
                 self.log()?.trim(lsn).map_err(text)?;
             }
+            ["step"] | ["cursor" | "cursors" | "refused", ..] => return self.trimming(words),
+            ["flush"] => self.log()?.flush().map_err(text)?,
+            ["sync"] => self.log()?.sync().map(drop).map_err(text)?,
+            ["idle"] => self.log()?.write_idle_slot().map_err(text)?,
+            ["close"] => self.log.take().ok_or("not open")?.close().map_err(text)?,
+            ["kill"] => self.end_process(),
+            ["power"] => {
+                self.end_process();
+                self.io = MemIo::new(self.lost());
+            }
+            ["full"] => self.io.set_free_blocks(Some(0)),
+            ["space"] => self.io.set_free_blocks(None),
+            ["open"] => return Ok(self.open(CreateMode::IfMissing, Check::Tail)),
+            ["open", "never"] => return Ok(self.open(CreateMode::Never, Check::Tail)),
+            ["open", "full"] => return Ok(self.open(CreateMode::Never, Check::Full)),
+            ["ls"] => return self.ls(),
+            _ => self.damage(words)?,
+        }
+        Ok(Vec::new())
+    }
+
+    /// What holds records, and what becomes of trimmed files.
+    fn trimming(&self, words: &[&str]) -> Outcome<Vec<String>> {
+        match words {
             ["step"] => drop(self.log()?.remove_step().map_err(text)?),
             ["cursor", name, lsn] => {
                 let lsn = Lsn::new(number(lsn)?).ok_or("LSN 0")?;
@@ -129,22 +153,7 @@ impl Script {
                 let place = place.map(|name| name.display().to_string()).unwrap_or_default();
                 return Ok(vec![format!("{} {place}", e.kind()).trim_end().to_owned()]);
             }
-            ["flush"] => self.log()?.flush().map_err(text)?,
-            ["sync"] => self.log()?.sync().map(drop).map_err(text)?,
-            ["idle"] => self.log()?.write_idle_slot().map_err(text)?,
-            ["close"] => self.log.take().ok_or("not open")?.close().map_err(text)?,
-            ["kill"] => self.end_process(),
-            ["power"] => {
-                self.end_process();
-                self.io = MemIo::new(self.lost());
-            }
-            ["full"] => self.io.set_free_blocks(Some(0)),
-            ["space"] => self.io.set_free_blocks(None),
-            ["open"] => return Ok(self.open(CreateMode::IfMissing, Check::Tail)),
-            ["open", "never"] => return Ok(self.open(CreateMode::Never, Check::Tail)),
-            ["open", "full"] => return Ok(self.open(CreateMode::Never, Check::Full)),
-            ["ls"] => return self.ls(),
-            _ => self.damage(words)?,
+            _ => return Err("no such command".to_owned()),
         }
         Ok(Vec::new())
     }

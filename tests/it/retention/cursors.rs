@@ -35,7 +35,7 @@ fn filled() -> (MemIo, Options, Log) {
 }
 
 #[test]
-pub(crate) fn a_cursor_stands_where_it_was_put_after_a_power_loss() {
+fn a_cursor_stands_where_it_was_put_after_a_power_loss() {
     let (io, options, log) = filled();
     let cursor = log.cursor("indexer").unwrap();
     assert_eq!((cursor.lsn().unwrap(), cursor.name()), (lsn(1), "indexer"));
@@ -196,6 +196,9 @@ fn a_failed_sync_of_a_cursor_is_final_and_leaves_it_old_or_new() {
     // old one what a power loss gives back to it.
     let (log, _) = Log::open("/log", &options).unwrap();
     assert_eq!(log.cursor("c").unwrap().lsn().unwrap(), lsn(9));
+    assert_eq!(seen(&lost(&io)), [("c".to_owned(), 9)], "what is told is durable");
+    drop(log);
+    let (log, _) = Log::open("/log", &options).unwrap();
     log.trim(lsn(9)).unwrap();
     assert_eq!(seen(&lost(&io)), [("c".to_owned(), 9)]);
 }

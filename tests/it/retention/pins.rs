@@ -28,7 +28,7 @@ fn check_pinned(log: &Log, oldest: u64, by: &str, at: u64) {
 }
 
 #[test]
-pub(crate) fn a_trim_that_meets_a_pin_is_refused_whole_and_names_it() {
+fn a_trim_that_meets_a_pin_is_refused_whole_and_names_it() {
     let (_home, log) = filled(30);
     let pin = log.pin("backup", lsn(12)).unwrap();
     let other = log.pin("audit", lsn(20)).unwrap();
