@@ -10,7 +10,7 @@
 
 mod file;
 
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use oncelog_format::limits::{CURSOR_COUNT_MAX, CURSOR_NAME_LEN_MAX};
 use oncelog_format::{CursorCopy, Uuid};
@@ -26,6 +26,7 @@ use super::writer::{Gate, Guard, Shared};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Io;
 use crate::lsn::Lsn;
+use crate::sync::MutexGuard;
 
 /// A named cursor of a log. Clones, and further handles of the same name, are the same cursor;
 /// dropping one changes nothing.
@@ -118,7 +119,7 @@ impl Log {
     /// # Durability
     ///
     /// When this returns `Ok`, the cursor is there after a power loss. Making one takes two syncs,
-    /// making the first one two more.
+    /// making the first one of a log two more; the first call behind an open takes one.
     pub fn cursor(&self, name: &str) -> Result<Cursor> {
         let shared = Arc::clone(&self.handle.shared);
         shared.make_cursor(name)?;
@@ -142,7 +143,11 @@ impl Shared {
             return Err(Error::new(ErrorKind::Limit, what));
         }
         let mut file = self.cursor_file();
-        let Some((free, uuid)) = place_of(&self.gate(), name)? else { return Ok(()) };
+        let Some((free, uuid)) = place_of(&self.gate(), name)? else {
+            // It was read from the cache: a power loss might have it elsewhere.
+            let proven = file.prove(&*self.io).map(drop);
+            return self.settle_cursors(proven).map(drop);
+        };
         // From here on nothing goes that the cursor will hold.
         let pin = loop {
             let oldest = Lsn::at_least_first(self.gate().oldest);

@@ -13,6 +13,7 @@ use oncelog_format::{
     parse_segment_name,
 };
 
+use super::rows::{Head, HeaderFound};
 use crate::error::{Error, Result};
 use crate::io::{EntryKind, Io, IoFile, OpenHow};
 
@@ -174,6 +175,29 @@ impl SegmentFacts {
     /// The number in the header, or in the name where the header is damaged.
     pub(crate) fn number(&self) -> u64 {
         self.header.map_or_else(|_| self.named.map_or(0, |(number, _)| number), |h| h.number)
+    }
+
+    /// What the begin of the segment says; `uuid` is that of the log where one is known, and
+    /// `behind_oldest` of a segment behind this one.
+    pub(crate) fn head(&self, uuid: Option<Uuid>, behind_oldest: bool) -> Head {
+        let header = match self.header {
+            _ if self.is_unsupported() => HeaderFound::Unsupported,
+            Ok(_) if self.header_damage.is_none() => HeaderFound::Valid,
+            Ok(_) | Err(_) => HeaderFound::Invalid,
+        };
+        Head {
+            header,
+            // Its copy stands in.
+            slot: self.header_damage.is_some(),
+            behind_oldest,
+            named: self.header.is_ok_and(|header| self.is_named_as(&header)),
+            ours: self.header.is_ok_and(|header| uuid.is_none_or(|uuid| uuid == header.uuid)),
+        }
+    }
+
+    /// Whether the name of the segment, where it has one, agrees with a header.
+    pub(crate) fn is_named_as(&self, header: &SegmentHeader) -> bool {
+        self.named.is_none_or(|named| named == (header.number, header.first_lsn))
     }
 
     /// The valid slot with the greatest counter.

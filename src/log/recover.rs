@@ -7,12 +7,12 @@
 
 use std::path::Path;
 
-use oncelog_format::{Footer, Owner, SegmentHeader, Uuid};
+use oncelog_format::{Owner, SegmentHeader};
 
 use super::facts::{FooterFacts, LOCK_NAME, Listing, LockFacts, SegmentFacts, SlotFacts};
 use super::finding::{Finding, FindingKind, Severity};
 use super::options::Check;
-use super::rows::{self, End, Ending, FooterFound, FooterTaken, Head, HeaderFound, Identity, Row};
+use super::rows::{self, End, Ending, FooterTaken, Identity, Row};
 use super::scan::{Behind, Frames, Tally};
 use super::survey::{Segment, Survey, Tail, TailState};
 use crate::error::{Error, ErrorKind, Result};
@@ -143,7 +143,7 @@ impl Survey {
             let copied = copied.at_offset(offset_of(e.at));
             self.findings.push(copied.saying("a segment header", e.to_string()));
         }
-        let refused = match (rows::of_head(head(facts, self.uuid, false)), facts.header) {
+        let refused = match (rows::of_head(facts.head(self.uuid, false)), facts.header) {
             (Ok(_), Ok(header)) => {
                 self.uuid.get_or_insert(header.uuid);
                 return Ok(header);
@@ -156,7 +156,7 @@ impl Survey {
                 // @G
                 let foreign = finding(FindingKind::SegmentForeign, Severity::Corrupt);
                 match (facts.named, self.uuid) {
-                    (Some((number, first)), _) if !is_named_so(facts, &header) => {
+                    (Some((number, first)), _) if !facts.is_named_as(&header) => {
                         let expected = format!("number {number} and first LSN {first}");
                         let found = format!("{} and {}", header.number, header.first_lsn);
                         foreign.saying(expected, found)
@@ -229,7 +229,7 @@ impl Survey {
         let Some(number) = begun.map(|segment| segment.header.number).max() else { return };
         let is_leftover = |facts: &mut SegmentFacts| {
             let is_below = facts.named.is_some_and(|(named, _)| named < number);
-            rows::of_head(head(facts, None, is_below)) == Err(Row::I)
+            rows::of_head(facts.head(None, is_below)) == Err(Row::I)
         };
         for facts in self.refused.extract_if(.., is_leftover) {
             let others = [FindingKind::Spare, FindingKind::Stray];
@@ -279,7 +279,7 @@ impl Survey {
             FooterFacts::Valid(footer) => Some(footer.clone()),
             FooterFacts::Damaged(_) | FooterFacts::Absent => None,
         };
-        let stands = footer.as_ref().is_some_and(|f| holds(f, &segment.header, wanted));
+        let stands = footer.as_ref().is_some_and(|f| segment.agrees_with_neighbours(f, wanted));
         if let Some(footer) = footer.filter(|_| stands && check == Check::Tail) {
             // @L, as the footer has it.
             (segment.last, segment.end) = (footer.last_lsn, footer.end);
@@ -288,7 +288,7 @@ impl Survey {
         } else {
             let (frames, behind) = segment.read(io, Some(next))?;
             segment.take(&frames, &behind);
-            let footer = footer_found(segment, (&frames, &behind), wanted);
+            let footer = segment.footer_found(&frames, &behind, wanted);
             let (row, taken) = rows::of_sealed(footer, frames.last >= wanted);
             self.tell_footer(segment, &frames, taken);
             if row == Row::M {
@@ -424,52 +424,6 @@ impl Survey {
             self.findings.push(Finding::new(kind, Severity::Info, &self.dir.join(name)));
         }
     }
-}
-
-/// What the begin of a segment says; `uuid` is that of the log where one is known.
-fn head(facts: &SegmentFacts, uuid: Option<Uuid>, behind_oldest: bool) -> Head {
-    let header = match facts.header {
-        _ if facts.is_unsupported() => HeaderFound::Unsupported,
-        Ok(_) if facts.header_damage.is_none() => HeaderFound::Valid,
-        Ok(_) | Err(_) => HeaderFound::Invalid,
-    };
-    Head {
-        header,
-        // Its copy stands in.
-        slot: facts.header_damage.is_some(),
-        behind_oldest,
-        named: facts.header.is_ok_and(|header| is_named_so(facts, &header)),
-        ours: facts.header.is_ok_and(|header| uuid.is_none_or(|uuid| uuid == header.uuid)),
-    }
-}
-
-/// Whether the name of a segment, where it has one, agrees with its header.
-fn is_named_so(facts: &SegmentFacts, header: &SegmentHeader) -> bool {
-    facts.named.is_none_or(|named| named == (header.number, header.first_lsn))
-}
-
-fn footer_found(
-    segment: &Segment,
-    (frames, behind): (&Frames, &Behind),
-    wanted: u64,
-) -> FooterFound {
-    match &segment.facts.footer {
-        FooterFacts::Valid(footer)
-            if holds(footer, &segment.header, wanted)
-                && (frames.last < wanted || footer.end == frames.end) =>
-        {
-            FooterFound::Agrees
-        }
-        FooterFacts::Valid(_) => FooterFound::Contradicts,
-        FooterFacts::Damaged(_) | FooterFacts::Absent if behind.footer => FooterFound::Damaged,
-        FooterFacts::Damaged(_) | FooterFacts::Absent => FooterFound::Absent,
-    }
-}
-
-/// Whether a footer agrees with what the neighbours of its segment say.
-fn holds(footer: &Footer, header: &SegmentHeader, wanted: u64) -> bool {
-    let records = wanted.checked_add(1).and_then(|next| next.checked_sub(header.first_lsn));
-    footer.last_lsn == wanted && records == Some(footer.record_count)
 }
 
 pub(super) fn missing(segment: &Segment, frames: &Frames, wanted: u64) -> Finding {

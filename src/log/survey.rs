@@ -5,11 +5,12 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use oncelog_format::limits::FRAMES_OFFSET;
-use oncelog_format::{FooterEntry, SegmentHeader, Uuid};
+use oncelog_format::{Footer, FooterEntry, SegmentHeader, Uuid};
 
 use super::cursors::CursorFacts;
 use super::facts::{FooterFacts, Listing, SegmentFacts};
 use super::finding::{Finding, FindingKind, Severity};
+use super::rows::FooterFound;
 use super::scan::{self, Behind, Frames, Tally, Window};
 use crate::error::{Error, Result};
 use crate::io::{Io, OpenHow};
@@ -142,6 +143,33 @@ impl Segment {
             _ => behind.used,
         };
         self.dead = (frames.end < used).then_some(frames.end..used);
+    }
+
+    /// What its footer is to frames that were read; `wanted` is the last LSN below its successor.
+    pub(crate) fn footer_found(
+        &self,
+        frames: &Frames,
+        behind: &Behind,
+        wanted: u64,
+    ) -> FooterFound {
+        match &self.facts.footer {
+            FooterFacts::Valid(footer)
+                if self.agrees_with_neighbours(footer, wanted)
+                    && (frames.last < wanted || footer.end == frames.end) =>
+            {
+                FooterFound::Agrees
+            }
+            FooterFacts::Valid(_) => FooterFound::Contradicts,
+            FooterFacts::Damaged(_) | FooterFacts::Absent if behind.footer => FooterFound::Damaged,
+            FooterFacts::Damaged(_) | FooterFacts::Absent => FooterFound::Absent,
+        }
+    }
+
+    /// Whether a footer agrees with what the neighbours of the segment say.
+    pub(crate) fn agrees_with_neighbours(&self, footer: &Footer, wanted: u64) -> bool {
+        let next = wanted.checked_add(1);
+        let records = next.and_then(|next| next.checked_sub(self.header.first_lsn));
+        footer.last_lsn == wanted && records == Some(footer.record_count)
     }
 
     /// Reads its frames, and what stands behind them to the physical end.
