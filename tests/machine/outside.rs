@@ -388,7 +388,7 @@ fn seen(trace: &str, dir: &str) -> BTreeMap<String, u64> {
     let mut seen = BTreeMap::new();
     for line in trace.lines().filter(|line| line.contains(dir)) {
         let Some((_, call)) = call_of(line) else { continue };
-        let call = call.strip_suffix("at2").or(call.strip_suffix("at")).unwrap_or(call);
+        let call = call.strip_suffix("at2").or_else(|| call.strip_suffix("at")).unwrap_or(call);
         let call = match call {
             // A lock is given up as its file is closed: that is no call of the seam.
             "flock" if line.contains("LOCK_UN") => continue,
