@@ -8,9 +8,11 @@
 //! It does not know what a record means, and it retries nothing.
 
 mod background;
+mod backup;
 mod backward;
 mod behind;
 mod cursor;
+mod cursors;
 pub(crate) mod dir;
 mod end;
 pub(crate) mod facts;
@@ -19,6 +21,7 @@ mod finding;
 pub(crate) mod front;
 mod group;
 mod live;
+mod looked;
 mod open;
 mod options;
 mod pending;
@@ -30,10 +33,15 @@ mod remove;
 mod report;
 mod retention;
 mod roll;
+pub(crate) mod rows;
 mod scan;
+#[cfg(any(loom, shuttle))]
+#[cfg(test)]
+mod schedules;
 mod seek;
 mod spare;
 mod stats;
+mod subscribe;
 mod survey;
 mod tail;
 mod trimmer;
@@ -47,18 +55,19 @@ use std::path::Path;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+pub use self::backup::BackupReport;
+pub use self::cursors::Cursor;
 pub use self::finding::{Finding, FindingKind, Severity};
-use self::live::{Live, Reach};
 pub use self::options::{
     Batch, Check, CreateMode, Durability, Fill, Options, RecordKind, WaitPolicy,
 };
 pub use self::pending::{Durable, Pending};
 pub use self::pins::{Holder, HolderKind, Pin};
-use self::reader::Source;
 pub use self::reader::{Reader, Record};
 pub use self::report::{RecoveryReport, TornEnd};
 pub use self::retention::{Retention, Trimmed};
 pub use self::stats::LogStats;
+pub use self::subscribe::{Delivery, Subscription};
 use self::trimmer::Trimmer;
 pub use self::verify::VerifySummary;
 pub use self::view::{LogView, SegmentInfo};
@@ -263,54 +272,6 @@ impl Log {
         self.handle.shared.wait_durable(lsn.get(), timeout)
     }
 
-    /// Reads durable records from `from` on, which need not be there yet. Goes on after a failure
-    /// has poisoned the log.
-    ///
-    /// # Errors
-    ///
-    /// `Trimmed` below the oldest LSN, which the error carries. `Closed`.
-    pub fn reader(&self, from: Lsn) -> Result<Reader> {
-        self.reader_of(from, Reach::Durable)
-    }
-
-    /// As [`Log::reader`], and on through what is written and not yet durable:
-    /// [`Record::durable`] says what is. A power loss may take those records, and a later open of
-    /// the log then gives their LSNs to others. What is in the log's buffer is not read.
-    ///
-    /// # Errors
-    ///
-    /// As [`Log::reader`].
-    pub fn reader_written(&self, from: Lsn) -> Result<Reader> {
-        self.reader_of(from, Reach::Written)
-    }
-
-    fn reader_of(&self, from: Lsn, reach: Reach) -> Result<Reader> {
-        let shared = &self.handle.shared;
-        let gate = shared.gate();
-        if gate.closed {
-            return Err(writer::closed());
-        }
-        if from.get() < gate.oldest {
-            return Err(reader::trimmed(gate.oldest));
-        }
-        let source: Arc<dyn Source> = Arc::new(Live { shared: Arc::clone(shared), reach });
-        Ok(Reader::new(source, from.get()))
-    }
-
-    /// The LSN of the first durable record of a time or later, in milliseconds since 1970-01-01
-    /// UTC; the one behind the durable LSN where all are older. Times never decrease in a log, so
-    /// that every record behind it is of that time or later, too. Reads a small part of one
-    /// segment.
-    ///
-    /// # Errors
-    ///
-    /// `Corrupt` where damage stands in between; `Closed`; `Io`.
-    pub fn seek_time(&self, time_ms: u64) -> Result<Lsn> {
-        let shared = Arc::clone(&self.handle.shared);
-        let source: Arc<dyn Source> = Arc::new(Live { shared, reach: Reach::Durable });
-        seek::first_at(&source, time_ms).map(Lsn::at_least_first)
-    }
-
     /// Drops the records below `oldest`, which may be the next LSN at most: all of them, or none
     /// where somebody holds one. Segments that hold no other record leave the log, and their files
     /// go in the background. No reader that is made from here on serves a record below `oldest`,
@@ -419,6 +380,7 @@ impl Handle {
         }
         self.shared.end_filler();
         self.end_trimmer();
+        drop(self.shared.cursor_file());
         // Only here: every write has returned.
         drop(lock(&self.shared.lock).take());
         closed

@@ -75,10 +75,19 @@ impl Cursor {
         if at.map
             && let Some(file) = held.file.take()
         {
-            // The map holds the file; whoever reads many segments holds no descriptor for each.
-            let (bytes, in_use) = (file.map(len)?, at.in_use.clone());
-            held.bytes = Bytes::from_owner(Mapped { bytes, _in_use: in_use });
-            held.end = len;
+            match file.map(len) {
+                // The map holds the file; whoever reads many segments holds no descriptor for each.
+                Ok(bytes) => {
+                    let in_use = at.in_use.clone();
+                    held.bytes = Bytes::from_owner(Mapped { bytes, _in_use: in_use });
+                    held.end = len;
+                }
+                // No address space, too many maps, a file system without: reading needs none.
+                Err(e) => {
+                    tracing::debug!(path = %path.display(), error = %e, "read without a map");
+                    held.file = Some(file);
+                }
+            }
         }
         let header = at.header;
         Ok(Self {

@@ -91,6 +91,10 @@ impl Shared {
                     gate.callers.expect(taken);
                     gate.fill.syncs = gate.fill.syncs.saturating_add(1);
                     gate.durable = upto;
+                    #[cfg(planted)]
+                    if crate::planted::is_active(crate::planted::Bug::SyncCoversLater) {
+                        gate.durable = gate.mark();
+                    }
                 }
             }
             #[cfg(planted)]

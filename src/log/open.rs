@@ -157,6 +157,7 @@ fn resume(
     gate.number_max = survey.number_max;
     gate.fill.plan = Plan::of(options.fill, &*options.io, path);
     (gate.oldest, gate.degraded) = (survey.oldest, survey.degraded());
+    gate.holds = Holds::new(&survey.cursors);
     gate.slot_lsn = slot.map_or(0, |slot| slot.durable_lsn);
     gate.must_roll = judged.bare || judged.state != TailState::Clean;
     #[cfg(planted)]
@@ -190,20 +191,36 @@ fn resume(
 }
 
 /// The tail, opened, with no record in it that is not durable.
+///
+/// What a failed sync left in the cache says nothing of the disk, and it is not enough to write it
+/// again: ext4 takes a block that it failed to write for written as long as it is cached, and after
+/// a later write and sync, both of which return well, the disk still says that it is not. So it is
+/// dropped first. The description is older than that, so that its sync tells of what is not dropped.
 fn prove(path: &Path, options: &Options, survey: Survey) -> Result<(Arc<dyn IoFile>, Survey)> {
-    let tail = &tail_of(path, &survey)?.0.facts.path;
-    let file = options.io.open(tail, OpenHow::ReadWrite);
-    let file = file.map_err(|e| Error::io("cannot open the segment", tail, e))?;
+    let (segment, judged) = tail_of(path, &survey)?;
+    let tail = segment.facts.path.clone();
+    let file = options.io.open(&tail, OpenHow::ReadWrite);
+    let file = file.map_err(|e| Error::io("cannot open the segment", &tail, e))?;
+    let evict = |from| {
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::CacheKept) {
+            return Ok(());
+        }
+        let dropped = file.evict(from..u64::MAX);
+        dropped.map_err(|e| Error::io("cannot drop the segment from the cache", &tail, e))
+    };
     if survey.last <= survey.proven {
+        // Zeros that a failed sync left look as any.
+        if judged.state == TailState::Clean {
+            evict(segment.end)?;
+        }
         return Ok((file, survey));
     }
-    // What a failed sync left in the cache is no record of the disk. It must not only be written
-    // again: ext4 takes a block that it failed to write for written as long as it is cached, and
-    // after a later write and sync, both of which return well, the disk still says that it is not.
-    // The description is older than this, so that its sync tells of all that is not dropped.
-    let dropped = file.evict(u64::MAX);
-    dropped.map_err(|e| Error::io("cannot drop the segment from the cache", tail, e))?;
-    let survey = judge(path, options)?;
+    evict(0)?;
+    let survey = survey.look_at_tail_again(&*options.io, options.check)?;
+    if let Some(damage) = survey.damage() {
+        return Err(damage.to_error());
+    }
     let (segment, judged) = tail_of(path, &survey)?;
     if survey.last > survey.proven {
         rewrite(&*file, segment, &judged.entries, survey.proven)?;

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use oncelog_format::SegmentHeader;
 
 use super::cursor::Cursor;
+use super::pins::Pin;
 use super::remove::InUse;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Io;
@@ -138,11 +139,44 @@ pub struct Reader {
     open: Option<Cursor>,
     /// Segments that a seek has left, the last one last.
     kept: Vec<Cursor>,
+    pin: Option<Held>,
+}
+
+/// A pin on what was not read yet.
+#[derive(Debug)]
+pub(super) struct Held {
+    pin: Pin,
+    /// The LSN that it was moved to.
+    from: u64,
+}
+
+impl Held {
+    pub(super) fn new(pin: Pin) -> Self {
+        let from = pin.lsn().get();
+        Self { pin, from }
+    }
+
+    /// Lets go of the records before `next`, once there are so many. It only goes forward.
+    pub(super) fn advance(&mut self, next: u64, count: u64) {
+        if next.checked_sub(self.from).is_none_or(|passed| passed < count) {
+            return;
+        }
+        match self.pin.advance(Lsn::at_least_first(next)) {
+            Ok(()) => self.from = next,
+            // Above the end, to which a seek may go.
+            Err(e) => tracing::debug!(error = %e, "a pin stays"),
+        }
+    }
 }
 
 impl Reader {
     pub(crate) fn new(source: Arc<dyn Source>, from: u64) -> Self {
-        Self { source, next: from, open: None, kept: Vec::new() }
+        Self { source, next: from, open: None, kept: Vec::new(), pin: None }
+    }
+
+    /// Holds what was not read yet against retention.
+    pub(super) fn pinned(self, pin: Pin) -> Self {
+        Self { pin: Some(Held::new(pin)), ..self }
     }
 
     /// The next record; `None` when there is none yet, and a later call may find one.
@@ -156,6 +190,9 @@ impl Reader {
     pub fn next(&mut self) -> Result<Option<Record>> {
         let lsn = self.next;
         if !self.open.as_ref().is_some_and(|open| open.has(lsn)) {
+            if let Some(pin) = &mut self.pin {
+                pin.advance(lsn, 1);
+            }
             let Some(at) = self.source.locate(lsn)? else { return Ok(None) };
             self.enter(at, lsn)?;
         }
@@ -210,6 +247,11 @@ impl Reader {
     #[must_use]
     pub fn next_lsn(&self) -> Lsn {
         Lsn::at_least_first(self.next)
+    }
+
+    /// Whether the next record lies in the open segment, and that was the tail when it was opened.
+    pub(super) fn is_in_tail(&self) -> bool {
+        self.open.as_ref().is_some_and(|open| open.has(self.next) && !open.is_mapped())
     }
 
     /// Makes a segment the open one, in which `lsn` is wanted.

@@ -6,13 +6,14 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicU64;
+
 use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
 use oncelog_format::{FrameHeader, Place, SegmentHeader, encode_frame, frame_len, limits};
 
+use super::cursors::CursorFile;
 use super::dir::DirLock;
 use super::fill::Filling;
 use super::options::{Batch, Options, WaitPolicy};
@@ -28,7 +29,7 @@ use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Io;
 use crate::lsn::{Lsn, LsnRange};
-use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::sync::{AtomicU64, Condvar, Mutex, MutexGuard};
 
 /// Buffered bytes that are written without waiting for more.
 pub(crate) const WRITE_BYTES: usize = 256 << 10;
@@ -66,6 +67,7 @@ pub(crate) struct Shared {
     /// There is work for the thread that trims.
     pub(crate) trim_wanted: Condvar,
     pub(crate) lock: Mutex<Option<DirLock>>,
+    pub(crate) cursor_file: Mutex<CursorFile>,
 }
 
 pub(crate) type Guard<'a> = MutexGuard<'a, Gate>;
@@ -252,6 +254,7 @@ pub(crate) fn closed() -> Error {
 
 impl Shared {
     pub(crate) fn new(dir: PathBuf, options: &Options, lock: DirLock, gate: Gate) -> Self {
+        let cursor_file = CursorFile::new(&dir, gate.holds.has_used_cursors());
         Self {
             dir,
             io: Arc::clone(&options.io),
@@ -274,6 +277,7 @@ impl Shared {
             filling: Condvar::new(),
             trim_wanted: Condvar::new(),
             lock: Mutex::new(Some(lock)),
+            cursor_file: Mutex::new(cursor_file),
         }
     }
 

@@ -1,5 +1,6 @@
 //! The contract of the broadcaster with its callers, sentence by sentence.
 
+mod checkpoint;
 pub(crate) mod crash;
 mod desk;
 mod front;

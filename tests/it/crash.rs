@@ -6,6 +6,7 @@
 
 pub(crate) mod drive;
 pub(crate) mod explore;
+pub(crate) mod hold;
 pub(crate) mod oracle;
 pub(crate) mod workload;
 

@@ -9,13 +9,18 @@ use oncelog::testing::{
 };
 
 use crate::crash::drive::{DIR, Driver, Op, ROOM};
+use crate::crash::hold::Hold;
 use crate::crash::oracle::{End, Oracle};
 
 /// Workloads that reach every kind of call: open, append, sync, roll, trim, close, recover.
 fn workloads() -> Vec<Vec<Op>> {
     let fill = || Op::Synced(vec![ROOM - 3000]);
     let small = || Op::Synced(vec![700]);
+    let (cursor, held) = (|quarters| Op::Hold(Hold::Cursor(quarters)), Op::Hold);
     vec![
+        vec![small(), cursor(4), small(), cursor(4), held(Hold::RemoveCursor), small()],
+        vec![small(), cursor(4), Op::Kill, small(), cursor(4), Op::Trim(4), Op::Close, cursor(4)],
+        vec![fill(), fill(), fill(), held(Hold::Retain), held(Hold::RemoveStep), Op::Kill, small()],
         vec![small(), Op::Buffered(vec![1, 600]), Op::Flush, Op::IdleSlot, Op::Close, small()],
         vec![fill(), small(), fill(), small(), Op::Kill, small()],
         vec![fill(), fill(), Op::Trim(2), small(), Op::Trim(4), Op::IdleSlot, small(), Op::Close],

@@ -299,7 +299,7 @@ impl Machine {
             0 => 0,
             _ => 1 + dice.index(versions),
         };
-        file.land(|_, n| pick(n, dice), |n| len_dice.index(n + 1));
+        file.fail(|_, n| pick(n, dice), |n| len_dice.index(n + 1));
         file.failures += 1;
         file.failure_told = false;
         Ok(())

@@ -12,6 +12,7 @@ use oncelog::{
     Batch, Check, Clock, CreateMode, Durability, ErrorKind, Fill, Log, Lsn, Options, RecordKind,
 };
 
+use super::hold::{self, Held, Hold};
 use super::oracle::{End, Oracle, count_of};
 
 /// Where the log lies.
@@ -49,6 +50,8 @@ pub(crate) enum Op {
     FailSyncDir,
     /// The next write fails, or takes so many bytes.
     FailWrite(Option<usize>),
+    /// What is kept, and what goes.
+    Hold(Hold),
 }
 
 /// A persistence point: what a crash there finds.
@@ -71,9 +74,10 @@ pub(crate) struct Driver {
     log: Option<Log>,
     notes: Arc<Mutex<Notes>>,
     dice: Dice,
+    pub(crate) held: Held,
     /// Faults that had struck when the step began.
     struck: u64,
-    poisoned: bool,
+    pub(crate) poisoned: bool,
     full: bool,
 }
 
@@ -100,6 +104,8 @@ pub(crate) fn options(io: &MemIo) -> Options {
         .segment_bytes_max(SEGMENT_BYTES)
         .create(CreateMode::IfMissing)
         .background(false)
+        .retention(hold::retention())
+        .removal_step_bytes(hold::STEP_BYTES)
         .fill(Fill::Zero)
         .clock(Arc::new(Wanderer::default()))
         .io(Arc::new(io.clone()))
@@ -113,8 +119,16 @@ impl Driver {
         let io = MemIo::default();
         let mut dice = Dice::new(seed);
         io.seed(dice.roll());
-        let mut driver =
-            Self { io, log: None, notes, dice, struck: 0, poisoned: false, full: false };
+        let mut driver = Self {
+            io,
+            log: None,
+            notes,
+            dice,
+            held: Held::default(),
+            struck: 0,
+            poisoned: false,
+            full: false,
+        };
         driver.start(machine);
         driver
     }
@@ -147,15 +161,15 @@ impl Driver {
     }
 
     /// A fault has met this step.
-    fn is_struck(&self) -> bool {
+    pub(crate) fn is_struck(&self) -> bool {
         self.io.struck() > self.struck
     }
 
-    fn oracle<T>(&self, f: impl FnOnce(&mut Oracle) -> T) -> T {
+    pub(crate) fn oracle<T>(&self, f: impl FnOnce(&mut Oracle) -> T) -> T {
         f(&mut self.notes.lock().unwrap().oracle)
     }
 
-    fn log(&self) -> &Log {
+    pub(crate) fn log(&self) -> &Log {
         self.log.as_ref().unwrap()
     }
 
@@ -187,8 +201,10 @@ impl Driver {
     /// Opens the log and compares it with the oracle.
     pub(crate) fn open(&mut self, end: End) -> Result<(), String> {
         self.poisoned = false;
+        // What a failed sync left, the system may drop at any time, and whoever opens the log does.
+        let dropped = self.io.machine().deceptive_count() > 0;
         let created = self.oracle(|o| {
-            if end == End::Power || end == End::Evict {
+            if end == End::Power || end == End::Evict || dropped {
                 o.written = o.promised;
             }
             o.created
@@ -209,8 +225,17 @@ impl Driver {
             self.full = false;
             opened = Log::open(DIR, &options(&self.io));
         }
-        let (log, _) = opened.map_err(|e| format!("G4: open: {} ({})", chain(&e), e.kind()))?;
+        let (log, report) =
+            opened.map_err(|e| format!("G4: open: {} ({})", chain(&e), e.kind()))?;
+        let is_unread = hold::is_unread(&report);
+        if is_unread && !self.is_struck() {
+            return Err(format!("G4: cursors: {:?}", report.findings));
+        }
+        self.held = Held::new(is_unread);
         let mut oracle = self.oracle(|o| o.clone());
+        if !is_unread {
+            oracle.cursor.check(&log)?;
+        }
         let mut checked = oracle.check(&log);
         if checked.is_err() && self.is_struck() {
             // The fault may have met the reading.
@@ -275,6 +300,7 @@ impl Driver {
             Op::FailSyncDir => self.arm(CallKind::SyncDir, Fault::Error(EIO)),
             Op::FailWrite(None) => self.arm(CallKind::Write, Fault::Error(ENOSPC)),
             Op::FailWrite(Some(len)) => self.arm(CallKind::Write, Fault::Short(*len)),
+            Op::Hold(step) => self.hold(*step),
         }
     }
 
@@ -286,7 +312,7 @@ impl Driver {
     /// The process ends and another one opens the log.
     fn restart(&mut self, machine: Machine, end: End) -> Result<(), String> {
         self.io.kill();
-        self.log = None;
+        (self.log, self.held) = (None, Held::default());
         self.start(machine);
         self.open(end)
     }
@@ -354,7 +380,7 @@ impl Driver {
     }
 
     /// The end of a call that promises something about all records so far.
-    fn settle(
+    pub(crate) fn settle(
         &mut self,
         done: oncelog::Result<()>,
         promise: impl FnOnce(&mut Oracle, u64),
@@ -380,14 +406,14 @@ impl Driver {
     fn trim(&mut self, quarters: u64) -> Result<(), String> {
         let (oldest, promised) = self.oracle(|o| (o.oldest, o.promised));
         let oldest = oldest.1 + (promised + 1).saturating_sub(oldest.1) * quarters / 4;
-        self.oracle(|o| o.oldest.1 = oldest);
-        let done = self.log().trim(Lsn::new(oldest).unwrap());
-        let ok = done.is_ok();
-        self.settle(done, |_, _| {})?;
-        if ok {
-            self.oracle(|o| o.oldest.0 = oldest);
+        if !self.is_held(oldest) {
+            self.oracle(|o| o.oldest.1 = oldest);
         }
-        Ok(())
+        let before = self.log().oldest_lsn().get();
+        match self.log().trim(Lsn::new(oldest).unwrap()) {
+            Ok(()) => self.trimmed(before, oldest),
+            Err(e) => self.settle_trim(e, oldest),
+        }
     }
 
     /// Frames of the newest segment, for payloads that hold some.

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::hold::Stands;
 use oncelog::testing::Dice;
 use oncelog::{Log, Lsn, Record};
 
@@ -38,6 +39,8 @@ pub(crate) struct Oracle {
     pub(crate) written: u64,
     /// Oldest LSN that a returned trim made durable, and the one that was asked for.
     pub(crate) oldest: (u64, u64),
+    /// Where the cursor stands.
+    pub(crate) cursor: Stands,
     /// An open has returned.
     pub(crate) created: bool,
     /// Payloads made until here.

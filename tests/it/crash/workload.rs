@@ -3,6 +3,7 @@
 use oncelog::testing::Dice;
 
 use super::drive::{Op, ROOM};
+use super::hold::{self, Hold};
 
 /// A named sequence of steps.
 #[derive(Clone, Debug)]
@@ -12,7 +13,7 @@ pub(crate) struct Workload {
     pub(crate) ops: Vec<Op>,
 }
 
-fn named(name: impl Into<String>, ops: Vec<Op>) -> Workload {
+pub(crate) fn named(name: impl Into<String>, ops: Vec<Op>) -> Workload {
     let name = name.into();
     let seed = name.bytes().fold(1, |h: u64, b| h.wrapping_mul(31).wrapping_add(u64::from(b)));
     Workload { name, seed, ops }
@@ -37,6 +38,7 @@ pub(crate) fn all(random: u64) -> Vec<Workload> {
     all.extend(failed_writes());
     all.extend(remainders());
     all.extend((1..=random).map(drawn));
+    all.extend(hold::workloads());
     all.extend(trims());
     all.extend(rolls());
     all
@@ -451,7 +453,7 @@ fn drawn(seed: u64) -> Workload {
     };
     let steps = 4 + dice.below(8);
     let ops = (0..steps)
-        .map(|_| match dice.below(43) {
+        .map(|_| match dice.below(49) {
             0..=8 => Op::Synced(batch(&mut dice)),
             9..=17 => Op::Buffered(batch(&mut dice)),
             18..=20 => Op::Flush,
@@ -467,6 +469,11 @@ fn drawn(seed: u64) -> Workload {
             37 => Op::FailWrite([None, Some(dice.index(3000))][dice.index(2)]),
             38 => Op::Space(Some(dice.below(30))),
             39..=41 => Op::Fill,
+            42 => Op::Hold(Hold::Retain),
+            43..=44 => Op::Hold(Hold::RemoveStep),
+            45 => Op::Hold(Hold::Cursor(dice.below(5))),
+            46 => Op::Hold([Hold::RemoveCursor, Hold::Unpin][dice.index(2)]),
+            47 => Op::Hold(Hold::Pin(dice.below(5))),
             _ => Op::Space(None),
         })
         .collect();
