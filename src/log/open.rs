@@ -23,6 +23,7 @@ use super::spare::Spare;
 use super::stats::LogStats;
 use super::survey::{self, Segment, Survey, TailState};
 use super::tail::{Mark, Tail};
+use super::wait::Callers;
 use super::writer::{Gate, SegmentRef, Shared, now};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{Io, IoFile, OpenHow};
@@ -281,6 +282,7 @@ fn gate(tail: Tail, end: Mark, tally: Tally, segments: Vec<SegmentRef>) -> Gate 
         group: 0,
         syncing: 0,
         grouped: (0, 0),
+        callers: Callers::default(),
         moved: false,
         blocked: false,
         waiters: BTreeMap::new(),

@@ -24,6 +24,7 @@ use super::retention::{Retaining, Retention};
 use super::scan::Tally;
 use super::stats::LogStats;
 use super::tail::{Mark, Tail};
+use super::wait::Callers;
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Io;
@@ -57,6 +58,8 @@ pub(crate) struct Shared {
     /// How often the gate has turned, and the durable LSN, for those that look without the lock.
     pub(crate) turns: AtomicU64,
     pub(crate) durable: AtomicU64,
+    /// Callers that came since the last group was taken.
+    pub(crate) came: AtomicU64,
     /// There is work for the background thread.
     pub(crate) wanted: Condvar,
     /// There is work for the thread that fills.
@@ -128,6 +131,7 @@ pub(crate) struct Gate {
     pub(crate) syncing: u64,
     /// Threads that wait for groups of even, and of odd numbers.
     pub(crate) grouped: (usize, usize),
+    pub(crate) callers: Callers,
     /// More became durable than a group: everybody has to look.
     pub(crate) moved: bool,
     /// The background thread waits for the tail.
@@ -272,6 +276,7 @@ impl Shared {
             wait_policy: options.wait_policy,
             turns: AtomicU64::new(0),
             durable: AtomicU64::new(0),
+            came: AtomicU64::new(0),
             wanted: Condvar::new(),
             filling: Condvar::new(),
             trim_wanted: Condvar::new(),
@@ -306,6 +311,17 @@ impl Shared {
     ///
     /// Waits while the buffer is full, and starts a segment where the batch does not fit.
     pub(crate) fn enqueue(&self, batch: Batch<'_>, sync: bool) -> Result<LsnRange> {
+        self.enter(batch, sync).map(|(_, lsns)| lsns)
+    }
+
+    /// Puts a batch into the buffer and makes it durable.
+    pub(crate) fn append(&self, batch: Batch<'_>) -> Result<LsnRange> {
+        let (gate, lsns) = self.enter(batch, false)?;
+        self.make_durable(gate, lsns.last.get())?;
+        Ok(lsns)
+    }
+
+    fn enter<'a>(&'a self, batch: Batch<'_>, sync: bool) -> Result<(Guard<'a>, LsnRange)> {
         let bytes = self.check(batch)?;
         let mut gate = self.gate();
         let mut has_waited = false;
@@ -323,7 +339,8 @@ impl Shared {
                 gate = if gate.tail.is_some() { self.lead(gate, false) } else { self.wait(gate) };
                 gate.stats.count_wait_time(now().saturating_sub(since));
             } else {
-                return Ok(self.take_in(&mut gate, batch, sync));
+                let lsns = self.take_in(&mut gate, batch, sync);
+                return Ok((gate, lsns));
             }
         }
     }
