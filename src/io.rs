@@ -17,6 +17,9 @@ mod map;
 pub(crate) mod mem;
 #[cfg(feature = "import")]
 pub(crate) mod source;
+#[cfg(any(loom, shuttle))]
+#[cfg(test)]
+pub(crate) mod turns;
 
 use std::ffi::OsString;
 use std::ops::Range;

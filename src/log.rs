@@ -8,6 +8,7 @@
 //! It does not know what a record means, and it retries nothing.
 
 mod background;
+mod backup;
 mod backward;
 mod behind;
 mod cursor;
@@ -32,7 +33,11 @@ mod remove;
 mod report;
 mod retention;
 mod roll;
+pub(crate) mod rows;
 mod scan;
+#[cfg(any(loom, shuttle))]
+#[cfg(test)]
+mod schedules;
 mod seek;
 mod spare;
 mod stats;
@@ -49,6 +54,7 @@ use std::path::Path;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+pub use self::backup::BackupReport;
 pub use self::cursors::Cursor;
 pub use self::finding::{Finding, FindingKind, Severity};
 pub use self::options::{

@@ -12,71 +12,79 @@ use std::sync::atomic::{AtomicU32, Ordering};
 #[repr(u32)]
 pub enum Bug {
     /// None.
-    None = 0,
+    None,
     /// A roll does not sync the directory.
-    NoDirSync = 1,
+    NoDirSync,
     /// A synced append returns after the write.
-    AckBeforeSync = 2,
+    AckBeforeSync,
     /// The first append after a torn end does not roll.
-    AppendBehindTorn = 3,
+    AppendBehindTorn,
     /// Opening syncs unproven frames without writing them again.
-    ReopenOnlySyncs = 4,
+    ReopenOnlySyncs,
     /// The successor is named before the old tail is synced.
-    NamedBeforeSync = 5,
+    NamedBeforeSync,
     /// Frames of an unfinished batch are kept.
-    HalfBatch = 6,
+    HalfBatch,
     /// Zeros behind the last frame end the scan.
-    ZerosNotScanned = 7,
+    ZerosNotScanned,
     /// A slot states what is written, not what is synced.
-    SlotStatesWritten = 8,
+    SlotStatesWritten,
     /// No slot is written at close.
-    NoCloseSlot = 9,
+    NoCloseSlot,
     /// Segments are removed before the trim is durable.
-    TrimUnlinksFirst = 10,
+    TrimUnlinksFirst,
     /// A failed sync is tried again and believed.
-    SyncRetried = 11,
+    SyncRetried,
     /// After a refusal for space in a group, its offset and LSNs are used again.
-    OffsetReused = 12,
+    OffsetReused,
     /// A cursor is acknowledged before its sync.
-    CursorBeforeSync = 27,
+    CursorBeforeSync,
     /// Trims do not look for pins and cursors.
-    PinIgnored = 28,
+    PinIgnored,
     /// The time of a tombstone starts again when the store is opened.
-    TombstoneReset = 13,
+    TombstoneReset,
     /// The fingerprint of a retry is not compared once the original is done.
-    FingerprintFastPath = 14,
+    FingerprintFastPath,
     /// A scope is forgotten with an old owner although it has a newer one.
-    ScopeWithoutOwner = 15,
+    ScopeWithoutOwner,
     /// A duplicate is answered when the copies stand.
-    DuplicateBeforeCallback = 16,
+    DuplicateBeforeCallback,
     /// A reservation conflicts as if it were an acceptance.
-    ReservedIsAccepted = 17,
+    ReservedIsAccepted,
     /// A refusal behind the locks does not release them.
-    LockLeaked = 18,
+    LockLeaked,
     /// After a restart copies are appended without looking for them.
-    CopyWithoutScan = 19,
+    CopyWithoutScan,
     /// A copy that a scan found counts as a consumer's ack.
-    FoundIsAcked = 20,
+    FoundIsAcked,
     /// Eviction takes keys that were promised.
-    EvictPromised = 21,
+    EvictPromised,
     /// A wall clock far ahead is believed at once.
-    JumpBelieved = 22,
+    JumpBelieved,
     /// An acceptance that failed half-way is answered as a refusal.
-    UnknownIsRefusal = 23,
+    UnknownIsRefusal,
     /// A refusal does not give up the reservation.
-    ReservationLeaked = 24,
+    ReservationLeaked,
     /// A window is filled although frames have come there.
-    FillerOvertakes = 25,
+    FillerOvertakes,
     /// The filler syncs through the writers' description and keeps a failure to itself.
-    SyncErrorTaken = 26,
+    SyncErrorTaken,
     /// Raft is told of an append once it is in the buffer.
-    FlushedBeforeSync = 101,
+    FlushedBeforeSync,
     /// A vote is saved without waiting for its sync.
-    VoteNotAwaited = 102,
+    VoteNotAwaited,
     /// A truncation of raft's log is not recorded.
-    RewindInMemory = 103,
+    RewindInMemory,
     /// A purge of raft's log trims the record of the vote.
-    TrimTakesState = 104,
+    TrimTakesState,
+    /// A sync counts for what was appended while it ran.
+    SyncCoversLater,
+    /// One of those that wait for a sync is woken, whoever they are.
+    OneWoken,
+    /// An unfinished backup does not say so.
+    BackupUnmarked,
+    /// A subscription goes on behind what retention dropped, and tells nobody.
+    GapUntold,
 }
 
 impl Bug {
@@ -100,6 +108,9 @@ impl Bug {
         Self::PinIgnored,
     ];
 
+    /// The bugs of readers and backups.
+    pub const READING: [Self; 2] = [Self::BackupUnmarked, Self::GapUntold];
+
     /// The bugs of the broadcaster.
     pub const BROADCAST: [Self; 12] = [
         Self::TombstoneReset,
@@ -119,6 +130,8 @@ impl Bug {
     /// The bugs of raft's log.
     pub const RAFT: [Self; 4] =
         [Self::FlushedBeforeSync, Self::VoteNotAwaited, Self::RewindInMemory, Self::TrimTakesState];
+    /// Bugs that need two threads to show.
+    pub const SCHEDULES: [Self; 2] = [Self::SyncCoversLater, Self::OneWoken];
 }
 
 static ACTIVE: AtomicU32 = AtomicU32::new(0);
@@ -146,6 +159,7 @@ pub fn is_active(bug: Bug) -> bool {
 }
 
 fn number(bug: Bug) -> u32 {
-    let mut known = Bug::LOG.iter().chain(&Bug::BROADCAST).chain(&Bug::RAFT);
+    let known = Bug::LOG.iter().chain(&Bug::BROADCAST).chain(&Bug::RAFT);
+    let mut known = known.chain(&Bug::SCHEDULES).chain(&Bug::READING);
     known.position(|&b| b == bug).and_then(|i| u32::try_from(i).ok()).map_or(0, |i| i + 1)
 }

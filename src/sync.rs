@@ -8,11 +8,19 @@
 //! counters that nobody waits for.
 
 #[cfg(not(all(test, any(loom, shuttle))))]
+pub(crate) use std::sync::atomic::AtomicU64;
+#[cfg(not(all(test, any(loom, shuttle))))]
 pub(crate) use std::sync::{Condvar, Mutex, MutexGuard};
 #[cfg(not(all(test, any(loom, shuttle))))]
 pub(crate) use std::thread;
 
 #[cfg(all(test, any(loom, shuttle)))]
 mod checked;
+#[cfg(all(test, planted, any(loom, shuttle)))]
+mod planted;
+#[cfg(all(test, shuttle))]
+pub(crate) use self::checked::roll;
 #[cfg(all(test, any(loom, shuttle)))]
-pub(crate) use self::checked::{Condvar, Mutex, MutexGuard, now, restart_time, thread};
+pub(crate) use self::checked::{
+    AtomicU64, Condvar, Mutex, MutexGuard, explored, now, play_once, thread,
+};

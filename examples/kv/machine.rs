@@ -45,6 +45,8 @@ impl Data {
 pub(crate) struct Machine {
     data: Arc<Mutex<Data>>,
     snapshots: Log,
+    /// What the last snapshot covers.
+    kept: Arc<Mutex<Option<LogId<u64>>>>,
 }
 
 impl Machine {
@@ -57,7 +59,8 @@ impl Machine {
             Some(bytes) => ciborium::from_reader(bytes.as_slice())?,
             None => Data::default(),
         };
-        Ok(Self { data: Arc::new(Mutex::new(data)), snapshots })
+        let kept = Arc::new(Mutex::new(data.applied));
+        Ok(Self { data: Arc::new(Mutex::new(data)), snapshots, kept })
     }
 
     pub(crate) fn value(&self, key: &str) -> Option<String> {
@@ -73,11 +76,19 @@ impl Machine {
     }
 
     /// Keeps a snapshot durably, and drops those before it. Openraft purges entries only behind
-    /// this, so a crash between the two finds both.
-    async fn keep(&self, bytes: &[u8]) -> Result<(), Failure> {
-        let lsn = self.snapshots.append_async(bytes).await?;
-        let snapshots = self.snapshots.clone();
-        Ok(tokio::task::spawn_blocking(move || snapshots.trim(lsn)).await??)
+    /// this. One that was built while a later one was received covers less, and is left out.
+    async fn keep(&self, applied: Option<LogId<u64>>, bytes: Vec<u8>) -> Result<(), Failure> {
+        let (snapshots, kept) = (self.snapshots.clone(), Arc::clone(&self.kept));
+        let keep = move || {
+            let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+            if applied < *kept {
+                return Ok(());
+            }
+            let lsn = snapshots.append(&bytes)?;
+            *kept = applied;
+            snapshots.trim(lsn)
+        };
+        Ok(tokio::task::spawn_blocking(keep).await??)
     }
 }
 
@@ -96,7 +107,7 @@ impl RaftSnapshotBuilder<Kv> for Machine {
         let data = self.data().clone();
         let mut bytes = Vec::new();
         ciborium::into_writer(&data, &mut bytes).map_err(failed)?;
-        self.keep(&bytes).await.map_err(failed)?;
+        self.keep(data.applied, bytes.clone()).await.map_err(failed)?;
         Ok(data.snapshot(bytes))
     }
 }
@@ -146,8 +157,8 @@ impl RaftStateMachine<Kv> for Machine {
         snapshot: Box<Cursor<Vec<u8>>>,
     ) -> Stored<()> {
         let bytes = snapshot.into_inner();
-        let data = ciborium::from_reader(bytes.as_slice()).map_err(failed)?;
-        self.keep(&bytes).await.map_err(failed)?;
+        let data: Data = ciborium::from_reader(bytes.as_slice()).map_err(failed)?;
+        self.keep(data.applied, bytes).await.map_err(failed)?;
         *self.data() = data;
         Ok(())
     }

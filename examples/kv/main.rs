@@ -57,8 +57,12 @@ pub(crate) struct Database {
 }
 
 impl Database {
+    /// Opens the nodes that are there, and makes those that are missing of `count`: all of them the
+    /// first time, and later ones are no members.
     pub(crate) async fn open(dir: &Path, count: u64) -> Result<Self, Failure> {
         make_dir(dir)?;
+        let is_there = |id: &u64| dir.join(format!("log-{id}")).exists();
+        let count = count.max((1..).take_while(is_there).last().unwrap_or(0));
         let (router, mut nodes) = (Router::default(), BTreeMap::new());
         let config = Config {
             snapshot_policy: SnapshotPolicy::LogsSinceLast(500),

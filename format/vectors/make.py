@@ -86,6 +86,8 @@ file("lock-log", "4", "lock", lock())
 file("lock-store", "4", "lock", lock(b"oncestor"))
 file("lock-none", "4", "lock", [("zeros", bytes(32), None)], why="no UUID yet")
 file("lock-magic", "4", "lock", lock(b"oncelocK"), "magic at 0")
+file("lock-unfinished", "4", "lock", [("mark", b"oncelog: a backup is unfinished\n", None)],
+     "magic at 0")
 file("lock-crc", "4", "lock", lock(wrong=1), "checksum at 28")
 file("lock-uuid", "4", "lock", lock(uuid=bytes(16)), "field at 8")
 file("lock-reserved", "4", "lock", lock(reserved=1), "field at 24")

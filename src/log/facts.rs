@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use oncelog_format::limits::{self, ALIGNMENT, FRAMES_OFFSET};
-use oncelog_format::lock::LOCK_CONTENT_LEN;
+use oncelog_format::lock::{LOCK_CONTENT_LEN, LOCK_UNFINISHED};
 use oncelog_format::{
     DecodeError, DecodeErrorKind, Footer, Owner, Place, SegmentHeader, Slot, Uuid, decode_lock,
     parse_segment_name,
@@ -64,6 +64,8 @@ pub(crate) enum LockFacts {
     /// The file is not there, is too short, or holds zeros.
     NoIdentity,
     Identity(Owner, Uuid),
+    /// A backup into the directory was not finished.
+    Unfinished,
     Damaged(DecodeError),
 }
 
@@ -72,10 +74,20 @@ impl LockFacts {
         let mut content = [0; LOCK_CONTENT_LEN];
         let read = file.read_full_at(&mut content, 0)?;
         Ok(match decode_lock(content.get(..read).unwrap_or_default()) {
+            Err(_) if content == LOCK_UNFINISHED => Self::Unfinished,
             Ok(None) => Self::NoIdentity,
             Ok(Some((owner, uuid))) => Self::Identity(owner, uuid),
             Err(e) => Self::Damaged(e),
         })
+    }
+
+    /// Where the content is neither zeros nor valid, and what it is.
+    pub(crate) fn damage(&self) -> Option<(u64, String)> {
+        match self {
+            Self::NoIdentity | Self::Identity(..) => None,
+            Self::Unfinished => Some((0, "the mark of a backup that was not finished".to_owned())),
+            Self::Damaged(e) => Some((u64::try_from(e.at).unwrap_or(u64::MAX), e.to_string())),
+        }
     }
 
     pub(crate) fn read(io: &dyn Io, dir: &Path) -> Result<Self> {

@@ -102,6 +102,8 @@ pub(crate) struct Filling {
     /// Where the writer began in the tail, and how often it has synced since.
     begin: u64,
     pub(crate) syncs: u64,
+    /// Zeros are worth writing until this tail shows how often it is synced.
+    grant: bool,
     /// Bytes of the tail up to here were synced ahead, or are.
     ahead: u64,
     /// A thread syncs ahead.
@@ -134,6 +136,7 @@ impl Filling {
             over: false,
             begin: filled,
             syncs: 0,
+            grant: true,
             ahead: filled,
             syncing: false,
             begun: false,
@@ -144,7 +147,8 @@ impl Filling {
     }
 
     /// A roll has made a segment that is filled up to an offset.
-    pub(crate) fn restart(&mut self, filled: u64) {
+    pub(crate) fn restart(&mut self, filled: u64, pays: bool) {
+        self.grant = pays;
         self.filled = filled.max(FRAMES_OFFSET);
         self.next = Next::Absent;
         (self.begin, self.ahead) = (FRAMES_OFFSET, FRAMES_OFFSET);
@@ -230,10 +234,11 @@ impl Gate {
     }
 
     /// Whether zeros are worth writing for a writer that syncs as this one does.
-    fn pays(&self) -> bool {
+    pub(crate) fn pays(&self) -> bool {
         let bytes = self.end.saturating_sub(self.fill.begin);
         let worth = self.fill.syncs.saturating_mul(SYNC_BYTES_MAX);
-        bytes <= worth.saturating_add(window_bytes(self.capacity))
+        let grant = if self.fill.grant { window_bytes(self.capacity) } else { 0 };
+        bytes < worth.saturating_add(grant)
     }
 
     /// How far the tail is to be synced ahead: whoever syncs then finds less to do.

@@ -93,6 +93,10 @@ impl Shared {
                 if sync {
                     gate.fill.syncs = gate.fill.syncs.saturating_add(1);
                     gate.durable = upto;
+                    #[cfg(planted)]
+                    if crate::planted::is_active(crate::planted::Bug::SyncCoversLater) {
+                        gate.durable = gate.mark();
+                    }
                 }
             }
             #[cfg(planted)]
@@ -190,6 +194,13 @@ impl Shared {
             ((even, &self.groups.0), (odd, &self.groups.1))
         } else {
             ((odd, &self.groups.1), (even, &self.groups.0))
+        };
+        #[cfg(planted)]
+        let done = if crate::planted::is_active(crate::planted::Bug::OneWoken) {
+            at.notify_one();
+            0
+        } else {
+            done
         };
         if done > 0 {
             at.notify_all();

@@ -308,6 +308,10 @@ impl Subscription {
             (ErrorKind::Trimmed, Some(oldest)) if oldest > self.next => {
                 let from = self.next_lsn();
                 self.next = oldest;
+                #[cfg(planted)]
+                if crate::planted::is_active(crate::planted::Bug::GapUntold) {
+                    return self.next();
+                }
                 let to = Lsn::at_least_first(oldest.saturating_sub(1));
                 Ok(Delivery::Gap { from, to })
             }

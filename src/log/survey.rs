@@ -1,5 +1,6 @@
 //! The shape of what recovery found; [`super::recover`] fills it in.
 
+use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -9,7 +10,9 @@ use oncelog_format::{FooterEntry, SegmentHeader, Uuid};
 use super::cursors::CursorFacts;
 use super::facts::{FooterFacts, Listing, SegmentFacts};
 use super::finding::{Finding, FindingKind, Severity};
-use super::scan::{Behind, Frames, Tally};
+use super::scan::{self, Behind, Frames, Tally, Window};
+use crate::error::{Error, Result};
+use crate::io::{Io, OpenHow};
 
 /// A segment of the log, judged.
 #[derive(Clone, Debug)]
@@ -139,6 +142,29 @@ impl Segment {
             _ => behind.used,
         };
         self.dead = (frames.end < used).then_some(frames.end..used);
+    }
+
+    /// Reads its frames, and what stands behind them to the physical end.
+    ///
+    /// # Errors
+    ///
+    /// `Io` when the system refuses to read.
+    pub(crate) fn read(&self, io: &dyn Io, until: Option<u64>) -> Result<(Frames, Behind)> {
+        let path = &self.facts.path;
+        let read = || -> io::Result<(Frames, Behind)> {
+            let file = io.open(path, OpenHow::Read)?;
+            let mut window = Window::new(&*file)?;
+            let frames = scan::frames(&mut window, &self.header, until)?;
+            #[cfg(planted)]
+            if crate::planted::is_active(crate::planted::Bug::ZerosNotScanned)
+                && window.at(frames.end, 1)?.first().is_none_or(|&byte| byte == 0)
+            {
+                return Ok((frames.clone(), Behind { used: frames.end, stated: 0, footer: false }));
+            }
+            let behind = scan::behind(&mut window, &self.header, frames.end)?;
+            Ok((frames, behind))
+        };
+        read().map_err(|e| Error::io("cannot read the segment", path, e))
     }
 
     pub(crate) fn finding(&self, kind: FindingKind, severity: Severity) -> Finding {

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicU64;
+
 use std::sync::{Arc, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
@@ -28,7 +28,7 @@ use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Io;
 use crate::lsn::{Lsn, LsnRange};
-use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::sync::{AtomicU64, Condvar, Mutex, MutexGuard};
 
 /// Buffered bytes that are written without waiting for more.
 pub(crate) const WRITE_BYTES: usize = 256 << 10;

@@ -4,20 +4,58 @@
 //! schedule lets others go before, and returns when the time is over. That it returns no sooner
 //! loses nothing: whoever waits so looks again and waits for the rest.
 
+#![expect(
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    reason = "it is for tests alone, which print their figures"
+)]
+
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut};
-use std::sync::{LockResult, PoisonError};
-use std::time::Duration;
+#[cfg(loom)]
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, LockResult, PoisonError};
+use std::time::{Duration, Instant};
 
 #[cfg(loom)]
 use loom::sync;
 #[cfg(shuttle)]
-use shuttle::sync;
+use shuttle::{rand::Rng as _, scheduler, sync};
 
 #[cfg(loom)]
-pub(crate) use loom::thread;
+const CHECKER: &str = "loom";
 #[cfg(shuttle)]
-pub(crate) use shuttle::thread;
+const CHECKER: &str = "shuttle";
+
+#[cfg(loom)]
+pub(crate) use loom::sync::atomic::AtomicU64;
+#[cfg(shuttle)]
+pub(crate) use shuttle::sync::atomic::AtomicU64;
+
+/// Threads of the checker.
+pub(crate) mod thread {
+    #[cfg(loom)]
+    use loom::thread as checked;
+    #[cfg(shuttle)]
+    use shuttle::thread as checked;
+
+    pub(crate) use self::checked::{Builder, JoinHandle, current, spawn};
+
+    /// Lets others run; time passes meanwhile.
+    pub(crate) fn yield_now() {
+        super::PASSED.set(super::now().saturating_add(super::YIELD));
+        checked::yield_now();
+    }
+}
+
+/// What a thread that yields takes.
+const YIELD: Duration = Duration::from_micros(200);
+
+#[cfg(shuttle)]
+const SEED: u64 = 11;
+
+/// How often a thread that could go on may have to wait for another one.
+const PREEMPTIONS: usize = 3;
 
 thread_local! {
     /// What waits have taken in this execution. All threads of an execution run on the one thread
@@ -30,9 +68,91 @@ pub(crate) fn now() -> Duration {
     PASSED.get()
 }
 
-/// Begins an execution.
-pub(crate) fn restart_time() {
-    PASSED.set(Duration::ZERO);
+/// Plays every schedule of `run` with at most [`PREEMPTIONS`] preemptions, and says how many it
+/// played.
+#[cfg(loom)]
+pub(crate) fn explore(run: impl Fn() + Send + Sync + 'static) -> u64 {
+    #[cfg(planted)]
+    super::planted::plant_ordered();
+    let played = Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let count = Arc::clone(&played);
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(PREEMPTIONS);
+    builder.max_branches = 10_000;
+    builder.check(move || {
+        count.fetch_add(1, Ordering::Relaxed);
+        PASSED.set(Duration::ZERO);
+        run();
+    });
+    played.load(Ordering::Relaxed)
+}
+
+/// Plays schedules of `run` that are drawn, and says how many. In half of them any thread may go
+/// on at each step; in the others one goes on until it waits, but for a few changes at drawn steps.
+#[cfg(shuttle)]
+pub(crate) fn explore(run: impl Fn() + Send + Sync + 'static) -> u64 {
+    #[cfg(planted)]
+    super::planted::plant_ordered();
+    let (run, half) = (Arc::new(run), count() / 2);
+    let again = Arc::clone(&run);
+    let any = std::thread::spawn(move || {
+        draw(scheduler::RandomScheduler::new_from_seed(SEED, half), move || again())
+    });
+    let few = scheduler::PctScheduler::new_from_seed(SEED, PREEMPTIONS, half);
+    let few = draw(few, move || run());
+    let any = any.join();
+    few + any.unwrap_or_else(|e| std::panic::resume_unwind(e))
+}
+
+/// Plays `run` once, in some schedule.
+#[cfg(shuttle)]
+pub(crate) fn play_once(run: impl Fn() + Send + Sync + 'static) {
+    draw(scheduler::RandomScheduler::new_from_seed(SEED, 1), run);
+}
+
+/// Plays `run`, which is one thread.
+#[cfg(loom)]
+pub(crate) fn play_once(run: impl Fn() + Send + Sync + 'static) {
+    assert_eq!(explore(run), 1, "one thread has one schedule");
+}
+
+#[cfg(shuttle)]
+fn draw(
+    scheduler: impl scheduler::Scheduler + 'static,
+    run: impl Fn() + Send + Sync + 'static,
+) -> u64 {
+    let mut config = shuttle::Config::new();
+    config.stack_size = 1 << 20;
+    let runner = shuttle::Runner::new(scheduler, config);
+    let played = runner.run(move || {
+        PASSED.set(Duration::ZERO);
+        run();
+    });
+    u64::try_from(played).unwrap_or(u64::MAX)
+}
+
+/// A number that a schedule which is played again draws again.
+#[cfg(shuttle)]
+pub(crate) fn roll() -> u64 {
+    shuttle::rand::thread_rng().r#gen()
+}
+
+/// Schedules that are drawn for a change, or for a release.
+#[cfg(shuttle)]
+fn count() -> usize {
+    match std::env::var("ONCELOG_PROOF").as_deref() {
+        Ok("release") => 10_000_000,
+        _ => 100_000,
+    }
+}
+
+/// Plays `run` and prints how many schedules that were.
+pub(crate) fn explored(name: &str, run: impl Fn() + Send + Sync + 'static) {
+    let begin = Instant::now();
+    let played = explore(run);
+    let seconds = begin.elapsed().as_secs_f64();
+    println!("figure 11 {CHECKER} executions, {name}: {played}");
+    println!("{name}: {seconds:.1} s");
 }
 
 /// A lock.

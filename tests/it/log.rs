@@ -7,7 +7,7 @@ mod front;
 mod index;
 mod reading;
 mod rebuild;
-mod subscribe;
+pub(crate) mod subscribe;
 pub(crate) mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -61,6 +61,32 @@ fn every_planted_bug_is_caught() {
     assert!(survivors.is_empty(), "{survivors:?}");
 }
 
+#[test]
+fn every_planted_bug_of_readers_and_backups_is_caught() {
+    let survivors: Vec<Bug> = Bug::READING
+        .into_iter()
+        .filter(|bug| {
+            plant_here(*bug);
+            let caught = catch_unwind(check_of_reading(*bug)).is_err();
+            plant_here(Bug::None);
+            println!("{} {bug:?}", if caught { "caught" } else { "SURVIVED" });
+            !caught
+        })
+        .collect();
+    figure(12, "planted bugs of readers caught", Bug::READING.len() - survivors.len());
+    assert!(survivors.is_empty(), "{survivors:?}");
+}
+
+/// The test that a bug of readers and backups breaks.
+fn check_of_reading(bug: Bug) -> fn() {
+    use crate::{backup, log::subscribe};
+    match bug {
+        Bug::BackupUnmarked => backup::a_crash_at_any_point_of_a_backup_leaves_no_shorter_log,
+        Bug::GapUntold => subscribe::a_subscription_below_the_oldest_record_begins_with_one_gap,
+        other => unreachable!("{other:?} is not a bug of readers"),
+    }
+}
+
 /// The test that a bug of the broadcaster breaks.
 fn check_of(bug: Bug) -> fn() {
     use crate::broadcast::{crash, retention};

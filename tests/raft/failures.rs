@@ -11,6 +11,7 @@ use oncelog::testing::{CallKind, EIO, Fault, MemIo, Which};
 use oncelog::{Batch, CreateMode, Durability, ErrorKind, Log, Lsn, Options, RecordKind, Retention};
 use openraft::storage::{RaftLogStorage, RaftLogStorageExt};
 use openraft::{EntryPayload, RaftLogReader, StorageError, Vote};
+use proptest::prelude::*;
 
 use crate::node::{self, Text, entry, id};
 
@@ -233,6 +234,37 @@ fn records_that_make_no_log_of_raft_are_refused() {
     check(&[(0x82, b"\x01\xa1")], ErrorKind::Unsupported);
     check(&[(0x82, b"\x01\xbb\xff\xff\xff\xff\xff\xff\xff\xff")], ErrorKind::Unsupported);
     check(&[(0x82, &[&[1], [0x81; 5000].as_slice()].concat())], ErrorKind::Unsupported);
+}
+
+/// Records near to those of raft, and far from them.
+fn any_record() -> impl Strategy<Value = (u8, Vec<u8>)> {
+    let index = prop_oneof![4 => 0..6_u64, 1 => Just(u64::MAX), 1 => any::<u64>()];
+    let bytes = prop::collection::vec(any::<u8>(), 0..24);
+    let version = prop_oneof![9 => Just(1_u8), 1 => any::<u8>()];
+    let near = (0x80..0x84_u8, version, index, bytes).prop_map(|(kind, version, index, bytes)| {
+        let index = index.to_le_bytes();
+        let index = if kind == 0x82 { &index[..0] } else { &index };
+        (kind, [&[version], index, &bytes].concat())
+    });
+    // Rewinds have nothing behind their index.
+    let rewind = (0..6_u64).prop_map(|from| (0x81, [&[1], &from.to_le_bytes()[..]].concat()));
+    prop_oneof![4 => near, 2 => rewind]
+}
+
+proptest! {
+    #[test]
+    fn any_records_are_opened_or_refused(records in prop::collection::vec(any_record(), 1..12)) {
+        let io = MemIo::default();
+        let (log, _) = Log::open(node::DIR, &node::options(&io)).unwrap();
+        for (kind, record) in &records {
+            let kind = RecordKind::private(*kind).unwrap();
+            log.append_batch(Batch { kind, records: &[record] }, Durability::Buffered).unwrap();
+        }
+        log.close().unwrap();
+        if let Err(e) = RaftLog::<Text>::open(node::DIR, &node::options(&io)) {
+            prop_assert!([ErrorKind::Corrupt, ErrorKind::Unsupported].contains(&e.kind()), "{e}");
+        }
+    }
 }
 
 #[test]

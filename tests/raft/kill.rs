@@ -93,6 +93,8 @@ fn kill_often(nodes: u64, kills: u64) -> u64 {
     sets
 }
 
+/// Of three nodes, a leader that was started again in its own term read without the writes that it
+/// had answered last: what it knew as committed had been saved without a sync.
 #[test]
 fn a_database_has_every_acknowledged_write_after_each_kill() {
     let kills = if is_release() { [2000, 200] } else { [60, 12] };
@@ -121,4 +123,15 @@ fn the_database_answers_single_commands() {
     assert_eq!(answers(&["get", "color"]), "blue\n");
     assert_eq!(answers(&["remove", "color"]), "blue\n");
     assert_eq!(answers(&["get", "color"]), "(none)\n");
+}
+
+#[test]
+fn a_database_of_three_nodes_is_opened_with_all_of_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let dir = dir.path().join("db");
+    let dir = dir.to_str().unwrap();
+    let mut out = Vec::new();
+    kv::run(&["--nodes", "3", dir, "set", "color", "blue"], b"".as_slice(), &mut out).unwrap();
+    kv::run(&[dir, "get", "color"], b"".as_slice(), &mut out).unwrap();
+    assert_eq!(out, b"ok\nblue\n");
 }

@@ -157,7 +157,7 @@ fn subscribers_that_retention_overtakes_get_typed_gaps_and_lose_no_lsn() {
 }
 
 #[test]
-fn a_subscription_below_the_oldest_record_begins_with_one_gap() {
+pub(crate) fn a_subscription_below_the_oldest_record_begins_with_one_gap() {
     let (_home, dir) = place();
     let log = open(&dir);
     append_to(&log, 200);

@@ -1,0 +1,47 @@
+//! Bugs that only schedules show must be shown by them.
+
+use std::process::{Command, Stdio};
+
+use crate::planted::{Bug, plant};
+
+/// Names the bug to a process of its own: a schedule that goes wrong may end a process.
+const VARIABLE: &str = "ONCELOG_PLANTED";
+
+/// Each bug, and a test that must fail with it.
+const BUGS: &[(Bug, &str)] = &[
+    #[cfg(loom)]
+    (Bug::AckBeforeSync, "whoever_leads_every_append_is_durable_when_it_returns"),
+    #[cfg(loom)]
+    (Bug::SyncCoversLater, "whoever_leads_every_append_is_durable_when_it_returns"),
+    #[cfg(loom)]
+    (Bug::OneWoken, "three_appends_share_leaders_and_none_waits_for_ever"),
+    #[cfg(shuttle)]
+    (Bug::AckBeforeSync, "a_whole_log_keeps_its_promises"),
+    #[cfg(shuttle)]
+    (Bug::SyncCoversLater, "a_whole_log_keeps_its_promises"),
+    #[cfg(shuttle)]
+    (Bug::OneWoken, "a_whole_log_keeps_its_promises"),
+];
+
+/// Plants the bug that this process was started with.
+#[expect(clippy::disallowed_methods, reason = "a test hands a bug to itself")]
+pub(super) fn plant_ordered() {
+    let Ok(name) = std::env::var(VARIABLE) else { return };
+    let named = BUGS.iter().find(|(bug, _)| format!("{bug:?}") == name);
+    plant(named.map_or(Bug::None, |(bug, _)| *bug));
+}
+
+#[test]
+fn every_bug_of_schedules_is_caught() {
+    let program = std::env::current_exe().unwrap();
+    let run = |bug: Bug, test: &str| {
+        let mut command = Command::new(&program);
+        command.arg(test).env(VARIABLE, format!("{bug:?}"));
+        command.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap()
+    };
+    for (bug, test) in BUGS {
+        assert!(run(Bug::None, test).success(), "{test} without a bug");
+        assert!(!run(*bug, test).success(), "{bug:?} survived {test}");
+        println!("caught {bug:?} by {test}");
+    }
+}
