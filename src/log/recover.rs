@@ -39,8 +39,9 @@ impl Survey {
         survey.admit_all(facts);
         survey.check_order();
         survey.leave_out_leftovers();
+        survey.read_cursors(io);
         survey.judge_segments(io, check, true)?;
-        survey.judge_cursors(io); // @Y
+        survey.judge_cursors(); // @Y
         survey.name_others();
         Ok(survey)
     }

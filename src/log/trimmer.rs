@@ -20,7 +20,7 @@ const CLOSING_STEPS: u32 = 16;
 /// The thread of a log, if it has been started.
 #[derive(Debug, Default)]
 pub(crate) struct Trimmer {
-    thread: Option<thread::JoinHandle<()>>,
+    thread: Option<JoinHandle<()>>,
     /// The log was closed: none is started any more.
     is_over: bool,
 }
