@@ -11,6 +11,8 @@ use crc32fast::Hasher;
 
 use crate::error::{DecodeError, DecodeErrorKind};
 use crate::limits::{RECORD_LEN_MAX, TIME_MS_MAX};
+#[cfg(planted)]
+use crate::planted::without_length;
 use crate::segment::check_rules;
 use crate::wire::{low32, u64_of, usize_of};
 
@@ -192,6 +194,11 @@ pub fn encode_frame(header: &FrameHeader, place: Place, payload: &[&[u8]], out: 
         hasher.update(step);
     }
     out.resize(end, 0);
+    #[cfg(planted)]
+    if let Some(covered) = out.get(begin.saturating_add(CHECK_AT)..end).and_then(without_length) {
+        hasher = Hasher::new_with_initial(seed(place));
+        hasher.update(&covered);
+    }
     let crc = hasher.finalize().to_le_bytes();
     if let Some(field) = out.get_mut(begin..).and_then(|frame| frame.first_chunk_mut()) {
         *field = crc;
@@ -235,6 +242,8 @@ pub fn decode_payload<'a>(
     };
     let stored = bytes.first_chunk().map_or(0, |crc| u32::from_le_bytes(*crc));
     let computed = seeded_crc(place, covered);
+    #[cfg(planted)]
+    let computed = without_length(covered).map_or(computed, |covered| seeded_crc(place, &covered));
     if stored != computed {
         let kind = DecodeErrorKind::Checksum { stored, computed };
         return Err(DecodeError::new(CRC_AT, kind));
@@ -270,7 +279,9 @@ pub fn seeded_crc(place: Place, bytes: &[u8]) -> u32 {
 }
 
 /// The header check of SPEC 8 over the words at bytes 8, 16 and 24.
-const fn header_check(words: [u64; 3], place: Place) -> u32 {
+fn header_check(words: [u64; 3], place: Place) -> u32 {
+    #[cfg(planted)]
+    let words = crate::planted::covered(words);
     let [w1, w2, w3] = words;
     let h = mix(mix(mix(place.salt, w1), w2), w3);
     low32(h) ^ low32(place.offset / 8)
