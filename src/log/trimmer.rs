@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::writer::{Gate, Guard, Shared, now};
 use super::{Handle, lock};
 use crate::error::ErrorKind;
-use crate::sync::thread;
+use crate::sync::thread::{self, JoinHandle};
 
 /// Rest between two steps: 4 MiB each make 800 MB/s at most.
 const REST: Duration = Duration::from_millis(5);
