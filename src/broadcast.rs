@@ -25,6 +25,7 @@
 mod admission;
 mod age;
 mod catalogue;
+mod checkpoint;
 mod copies;
 mod core;
 mod fingerprint;
@@ -37,9 +38,12 @@ mod options;
 mod policy;
 mod refusal;
 mod request;
+mod restore;
 #[cfg(loom)]
 #[cfg(test)]
 mod schedules;
+mod seen;
+mod snapshot;
 mod state;
 mod sweep;
 mod view;
@@ -61,6 +65,7 @@ use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Condvar, Mutex};
 
 use self::catalogue::check_policy;
+use self::checkpoint::{Checkpoints, due_bytes};
 use self::core::{Copy, Core, Inner};
 use self::locks::{Claim, Holder};
 
@@ -71,6 +76,7 @@ pub use self::kind::{MessageType, Noop, Role, Task, Verdict};
 pub use self::options::{CollectionSpec, Options};
 pub use self::policy::{Policy, Setting, Violation, WindowFull, parse_duration};
 pub use self::request::{Answer, Identity, Outcome, Request};
+pub use self::seen::Seen;
 pub use self::state::{Job, State, TaskState};
 pub use self::view::StoreView;
 pub use self::window::Window;
@@ -157,6 +163,7 @@ impl Broadcaster {
         };
         spawn("oncelog-settle", Inner::settle_all)?;
         spawn("oncelog-sweep", |inner| inner.sweep_all())?;
+        spawn("oncelog-checkpoint", |inner| inner.checkpoint_all())?;
         (0..worker_count).try_for_each(|_| spawn("oncelog-work", Inner::work))
     }
 
@@ -309,6 +316,22 @@ impl Broadcaster {
         self.inner().pinned(&core, pchannel)
     }
 
+    /// Writes the state into control, reads it back, and drops the records that no restart needs
+    /// any more; a broadcaster does so by itself, see [`Options::checkpoint_bytes`]. False when there
+    /// was nothing to write behind the last checkpoint.
+    ///
+    /// # Errors
+    ///
+    /// `StoreFull`, `Poisoned`, `Closed`; `Corrupt` when it reads otherwise than it was written.
+    /// Control is as it was then.
+    ///
+    /// # Durability
+    ///
+    /// Durable when this returns `Ok`.
+    pub fn checkpoint(&self) -> Result<bool> {
+        self.inner().checkpoint().map(|written| written.is_some())
+    }
+
     /// Believes the wall clock where it is ahead of log time, and records that.
     ///
     /// # Errors
@@ -382,17 +405,23 @@ fn replayed(mut store: Store, options: Options) -> Result<Arc<Inner>> {
     if options.job_slots_max == 0 || options.worker_count == 0 {
         return Err(refusal::invalid("job slots and workers: expected at least 1, found 0"));
     }
-    let mut state = State::default();
-    let newest_ms = store.replay(|record| state.apply(record))?;
+    let restored = restore::of_log(store.control())?;
+    let state = restored.state;
     #[cfg(planted)]
-    if crate::planted::is_active(crate::planted::Bug::TombstoneReset) {
+    let state = if crate::planted::is_active(crate::planted::Bug::TombstoneReset) {
+        let mut state = state;
         state.reset_tombstones();
-    }
+        state
+    } else {
+        state
+    };
     check_policy(&options.policy, &state)?;
-    let newest_ms = newest_ms.map(|newest_ms| newest_ms.max(state.newest_ms()));
+    let newest_ms = restored.newest_ms.map(|newest_ms| newest_ms.max(state.newest_ms()));
     let named = state.vchannels().map(|(_, pchannel)| pchannel.to_owned()).collect();
     store.start(newest_ms, &named)?;
     let mut core = Core::new(state, options.policy.clone());
+    core.unchecked_bytes = restored.behind_bytes;
+    core.checkpoint_due_bytes = due_bytes(&options, restored.checkpoint.as_ref());
     take_up(&mut core, store.time().wall_ms());
     let scans = store.pchannels().map(|name| (name.to_owned(), Mutex::new(()))).collect();
     let inner = Arc::new(Inner {
@@ -405,6 +434,7 @@ fn replayed(mut store: Store, options: Options) -> Result<Arc<Inner>> {
         turned: Condvar::new(),
         waiting: AtomicUsize::new(0),
         scans,
+        checkpoints: Mutex::new(Checkpoints::new(restored.checkpoint)),
     });
     inner.note_policy()?;
     Ok(inner)

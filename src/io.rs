@@ -22,6 +22,7 @@ pub(crate) mod source;
 pub(crate) mod turns;
 
 use std::ffi::OsString;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::{fmt, io};
@@ -214,14 +215,14 @@ pub trait IoFile: fmt::Debug + Send + Sync {
     /// `UnexpectedEof` when the file is shorter, else what the system says.
     fn map(&self, len: u64) -> io::Result<Bytes>;
 
-    /// Drops what the system holds of the first `len` bytes in its cache, so that they are read from
-    /// the disk again. What is still to be written, and what cannot be dropped, stays; without effect
-    /// where there is no cache.
+    /// Drops what the system holds of these bytes in its cache, so that they are read from the disk
+    /// again. What is still to be written, and what cannot be dropped, stays; without effect where
+    /// there is no cache.
     ///
     /// # Errors
     ///
     /// What the system says, except that it cannot do this.
-    fn evict(&self, _len: u64) -> io::Result<()> {
+    fn evict(&self, _bytes: Range<u64>) -> io::Result<()> {
         Ok(())
     }
 

@@ -22,15 +22,18 @@ mod lsn;
 mod place;
 #[cfg(planted)]
 pub mod planted;
+#[cfg(feature = "openraft")]
+pub mod raft;
 mod store;
 mod sync;
 
 pub use crate::clock::{Clock, ClockLimits, LogTime, SystemClock};
 pub use crate::error::{Error, ErrorKind, Result};
 pub use crate::log::{
-    Batch, Check, CreateMode, Durability, Durable, Fill, Finding, FindingKind, Holder, HolderKind,
-    Log, LogStats, LogView, Options, Pending, Pin, Reader, Record, RecordKind, RecoveryReport,
-    Retention, SegmentInfo, Severity, TornEnd, Trimmed, VerifySummary, WaitPolicy,
+    BackupReport, Batch, Check, CreateMode, Cursor, Delivery, Durability, Durable, Fill, Finding,
+    FindingKind, Holder, HolderKind, Log, LogStats, LogView, Options, Pending, Pin, Reader, Record,
+    RecordKind, RecoveryReport, Retention, SegmentInfo, Severity, Subscription, TornEnd, Trimmed,
+    VerifySummary, WaitPolicy,
 };
 pub use crate::lsn::{Lsn, LsnRange, SegmentId};
 
@@ -42,6 +45,14 @@ pub mod testing {
         CallKind, Dice, EDQUOT, EINTR, EIO, EMFILE, ENOSPC, EROFS, Fault, Which, is_stopped,
     };
     pub use crate::io::mem::{Machine, MemIo, Unsynced, survivors};
+
+    /// The decision table of SPEC section 12 as recovery asks it, for tests that walk it.
+    pub mod rows {
+        pub use crate::log::rows::{
+            End, Ending, FooterFound, FooterTaken, Head, HeaderFound, Identity, Row, of_begin,
+            of_directory, of_end, of_head, of_leftover, of_order, of_sealed,
+        };
+    }
 }
 pub use crate::place::{Place, PlaceKind};
 pub use crate::store::{Store, StoreOptions, StoreReport};

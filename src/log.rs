@@ -8,9 +8,11 @@
 //! It does not know what a record means, and it retries nothing.
 
 mod background;
+mod backup;
 mod backward;
 mod behind;
 mod cursor;
+mod cursors;
 pub(crate) mod dir;
 mod end;
 pub(crate) mod facts;
@@ -19,6 +21,7 @@ mod finding;
 pub(crate) mod front;
 mod group;
 mod live;
+mod looked;
 mod open;
 mod options;
 mod pending;
@@ -30,6 +33,7 @@ mod remove;
 mod report;
 mod retention;
 mod roll;
+pub(crate) mod rows;
 mod scan;
 #[cfg(any(loom, shuttle))]
 #[cfg(test)]
@@ -37,11 +41,13 @@ mod schedules;
 mod seek;
 mod spare;
 mod stats;
+mod subscribe;
 mod survey;
 mod tail;
 mod trimmer;
 mod verify;
 mod view;
+mod wait;
 mod walk;
 mod writer;
 
@@ -49,19 +55,19 @@ use std::path::Path;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use self::fill::Plan;
+pub use self::backup::BackupReport;
+pub use self::cursors::Cursor;
 pub use self::finding::{Finding, FindingKind, Severity};
-use self::live::{Live, Reach};
 pub use self::options::{
     Batch, Check, CreateMode, Durability, Fill, Options, RecordKind, WaitPolicy,
 };
 pub use self::pending::{Durable, Pending};
 pub use self::pins::{Holder, HolderKind, Pin};
-use self::reader::Source;
 pub use self::reader::{Reader, Record};
 pub use self::report::{RecoveryReport, TornEnd};
 pub use self::retention::{Retention, Trimmed};
 pub use self::stats::LogStats;
+pub use self::subscribe::{Delivery, Subscription};
 use self::trimmer::Trimmer;
 pub use self::verify::VerifySummary;
 pub use self::view::{LogView, SegmentInfo};
@@ -99,8 +105,7 @@ pub struct Log {
 #[derive(Debug)]
 struct Handle {
     shared: Arc<Shared>,
-    /// The one that writes what was buffered, and the one that fills.
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    background: Mutex<Option<JoinHandle<()>>>,
     trimmer: Mutex<Trimmer>,
 }
 
@@ -125,14 +130,17 @@ impl Log {
         let shared = Arc::new(shared);
         let handle = Handle {
             shared: Arc::clone(&shared),
-            threads: Mutex::default(),
+            background: Mutex::default(),
             trimmer: Mutex::default(),
         };
         if options.background {
-            handle.start("oncelog", background::run)?;
-            if shared.gate().fill.plan != Plan::Nothing {
-                handle.start("oncelog-fill", fill::run)?;
-            }
+            let started = thread::Builder::new().name("oncelog".to_owned());
+            let thread = Arc::clone(&shared);
+            let started = started
+                .spawn(move || background::run(&thread))
+                .map_err(|e| Error::io("cannot start the log's thread", dir.as_ref(), e))?;
+            *lock(&handle.background) = Some(started);
+            shared.call_filler(&mut shared.gate());
         }
         if !options.retention.is_everything() || !report.leftovers.is_empty() {
             handle.start_trimmer();
@@ -171,11 +179,10 @@ impl Log {
     /// With [`Durability::Synced`], the records survive a power loss when this returns `Ok`. With
     /// [`Durability::Buffered`] they are in memory; see there.
     pub fn append_batch(&self, batch: Batch<'_>, durability: Durability) -> Result<LsnRange> {
-        let lsns = self.handle.shared.enqueue(batch, false)?;
-        if durability == Durability::Synced {
-            self.handle.shared.make_durable(lsns.last.get())?;
+        match durability {
+            Durability::Synced => self.handle.shared.append(batch),
+            Durability::Buffered => self.handle.shared.enqueue(batch, false),
         }
-        Ok(lsns)
     }
 
     /// Puts a batch into the log's buffer, where it gets its LSNs; what is returned says when it is
@@ -265,54 +272,6 @@ impl Log {
         self.handle.shared.wait_durable(lsn.get(), timeout)
     }
 
-    /// Reads durable records from `from` on, which need not be there yet. Goes on after a failure
-    /// has poisoned the log.
-    ///
-    /// # Errors
-    ///
-    /// `Trimmed` below the oldest LSN, which the error carries. `Closed`.
-    pub fn reader(&self, from: Lsn) -> Result<Reader> {
-        self.reader_of(from, Reach::Durable)
-    }
-
-    /// As [`Log::reader`], and on through what is written and not yet durable:
-    /// [`Record::durable`] says what is. A power loss may take those records, and a later open of
-    /// the log then gives their LSNs to others. What is in the log's buffer is not read.
-    ///
-    /// # Errors
-    ///
-    /// As [`Log::reader`].
-    pub fn reader_written(&self, from: Lsn) -> Result<Reader> {
-        self.reader_of(from, Reach::Written)
-    }
-
-    fn reader_of(&self, from: Lsn, reach: Reach) -> Result<Reader> {
-        let shared = &self.handle.shared;
-        let gate = shared.gate();
-        if gate.closed {
-            return Err(writer::closed());
-        }
-        if from.get() < gate.oldest {
-            return Err(reader::trimmed(gate.oldest));
-        }
-        let source: Arc<dyn Source> = Arc::new(Live { shared: Arc::clone(shared), reach });
-        Ok(Reader::new(source, from.get()))
-    }
-
-    /// The LSN of the first durable record of a time or later, in milliseconds since 1970-01-01
-    /// UTC; the one behind the durable LSN where all are older. Times never decrease in a log, so
-    /// that every record behind it is of that time or later, too. Reads a small part of one
-    /// segment.
-    ///
-    /// # Errors
-    ///
-    /// `Corrupt` where damage stands in between; `Closed`; `Io`.
-    pub fn seek_time(&self, time_ms: u64) -> Result<Lsn> {
-        let shared = Arc::clone(&self.handle.shared);
-        let source: Arc<dyn Source> = Arc::new(Live { shared, reach: Reach::Durable });
-        seek::first_at(&source, time_ms).map(Lsn::at_least_first)
-    }
-
     /// Drops the records below `oldest`, which may be the next LSN at most: all of them, or none
     /// where somebody holds one. Segments that hold no other record leave the log, and their files
     /// go in the background. No reader that is made from here on serves a record below `oldest`,
@@ -361,6 +320,19 @@ impl Log {
         self.handle.close()
     }
 
+    /// As [`Log::enqueue`]; `None` where that would wait or do I/O, so that it can be called within
+    /// a write or a sync of this log.
+    ///
+    /// # Errors
+    ///
+    /// As [`Log::enqueue`].
+    #[cfg(any(test, feature = "testing"))]
+    pub fn try_enqueue(&self, batch: Batch<'_>) -> Result<Option<Pending>> {
+        let shared = &self.handle.shared;
+        let lsns = shared.try_enqueue(batch, true)?;
+        Ok(lsns.map(|lsns| Pending::new(Arc::clone(shared), lsns)))
+    }
+
     /// What the log has done since it was opened.
     #[must_use]
     pub fn stats(&self) -> LogStats {
@@ -405,29 +377,23 @@ impl Log {
 }
 
 impl Handle {
-    fn start(&self, name: &str, run: fn(&Arc<Shared>)) -> Result<()> {
-        let shared = Arc::clone(&self.shared);
-        let started = thread::Builder::new().name(name.to_owned()).spawn(move || run(&shared));
-        let dir = &self.shared.dir;
-        lock(&self.threads)
-            .push(started.map_err(|e| Error::io("cannot start the log's threads", dir, e))?);
-        Ok(())
-    }
-
     fn close(&self) -> Result<()> {
         let closed = self.shared.close();
         if closed.as_ref().is_err_and(|e| e.kind() == ErrorKind::Closed) {
             return closed; // by another clone, which may be at it
         }
-        // A waker that one of the threads calls may own the last clone: it cannot wait for itself,
-        // and has no I/O under way then.
-        for thread in std::mem::take(&mut *lock(&self.threads)) {
-            if thread.thread().id() != thread::current().id() && thread.join().is_err() {
-                tracing::error!("a thread of the log panicked");
-            }
+        let background = lock(&self.background).take();
+        // A waker that the background thread calls may own the last clone: it cannot wait for
+        // itself, and has no I/O under way then.
+        if let Some(background) = background
+            && background.thread().id() != thread::current().id()
+            && background.join().is_err()
+        {
+            tracing::error!("the log's thread panicked");
         }
-        self.shared.remove_spare();
+        self.shared.end_filler();
         self.end_trimmer();
+        drop(self.shared.cursor_file());
         // Only here: every write has returned.
         drop(lock(&self.shared.lock).take());
         closed

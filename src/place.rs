@@ -105,9 +105,9 @@ impl Place {
 fn store_findings(path: &Path, lock: Option<LockFacts>, has_control: bool) -> Vec<Finding> {
     let corrupt = |kind, path: &Path| Finding::new(kind, Severity::Corrupt, path);
     let mut findings = Vec::new();
-    if let Some(LockFacts::Damaged(error)) = lock {
+    if let Some((_, found)) = lock.as_ref().and_then(LockFacts::damage) {
         let damaged = corrupt(FindingKind::LockDamaged, &path.join(LOCK_NAME));
-        findings.push(damaged.saying("zeros or an identity", error.to_string()));
+        findings.push(damaged.saying("zeros or an identity", found));
     }
     if matches!(lock, Some(LockFacts::Identity(..))) && !has_control {
         let gone = corrupt(FindingKind::SegmentsGone, path);

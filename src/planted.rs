@@ -12,68 +12,108 @@ use std::sync::atomic::{AtomicU32, Ordering};
 #[repr(u32)]
 pub enum Bug {
     /// None.
-    None = 0,
+    None,
     /// A roll does not sync the directory.
-    NoDirSync = 1,
+    NoDirSync,
     /// A synced append returns after the write.
-    AckBeforeSync = 2,
+    AckBeforeSync,
     /// The first append after a torn end does not roll.
-    AppendBehindTorn = 3,
+    AppendBehindTorn,
     /// Opening syncs unproven frames without writing them again.
-    ReopenOnlySyncs = 4,
+    ReopenOnlySyncs,
     /// The successor is named before the old tail is synced.
-    NamedBeforeSync = 5,
+    NamedBeforeSync,
     /// Frames of an unfinished batch are kept.
-    HalfBatch = 6,
+    HalfBatch,
     /// Zeros behind the last frame end the scan.
-    ZerosNotScanned = 7,
+    ZerosNotScanned,
     /// A slot states what is written, not what is synced.
-    SlotStatesWritten = 8,
+    SlotStatesWritten,
     /// No slot is written at close.
-    NoCloseSlot = 9,
+    NoCloseSlot,
     /// Segments are removed before the trim is durable.
-    TrimUnlinksFirst = 10,
+    TrimUnlinksFirst,
     /// A failed sync is tried again and believed.
-    SyncRetried = 11,
+    SyncRetried,
     /// After a refusal for space in a group, its offset and LSNs are used again.
-    OffsetReused = 12,
+    OffsetReused,
+    /// A cursor is acknowledged before its sync.
+    CursorBeforeSync,
+    /// Trims do not look for pins and cursors.
+    PinIgnored,
     /// The time of a tombstone starts again when the store is opened.
-    TombstoneReset = 13,
+    TombstoneReset,
     /// The fingerprint of a retry is not compared once the original is done.
-    FingerprintFastPath = 14,
+    FingerprintFastPath,
     /// A scope is forgotten with an old owner although it has a newer one.
-    ScopeWithoutOwner = 15,
+    ScopeWithoutOwner,
     /// A duplicate is answered when the copies stand.
-    DuplicateBeforeCallback = 16,
+    DuplicateBeforeCallback,
     /// A reservation conflicts as if it were an acceptance.
-    ReservedIsAccepted = 17,
+    ReservedIsAccepted,
     /// A refusal behind the locks does not release them.
-    LockLeaked = 18,
+    LockLeaked,
     /// After a restart copies are appended without looking for them.
-    CopyWithoutScan = 19,
+    CopyWithoutScan,
     /// A copy that a scan found counts as a consumer's ack.
-    FoundIsAcked = 20,
+    FoundIsAcked,
     /// Eviction takes keys that were promised.
-    EvictPromised = 21,
+    EvictPromised,
     /// A wall clock far ahead is believed at once.
-    JumpBelieved = 22,
+    JumpBelieved,
     /// An acceptance that failed half-way is answered as a refusal.
-    UnknownIsRefusal = 23,
+    UnknownIsRefusal,
     /// A refusal does not give up the reservation.
-    ReservationLeaked = 24,
+    ReservationLeaked,
     /// A window is filled although frames have come there.
-    FillerOvertakes = 25,
+    FillerOvertakes,
     /// The filler syncs through the writers' description and keeps a failure to itself.
-    SyncErrorTaken = 26,
+    SyncErrorTaken,
+    /// Opening writes unproven frames again without dropping them from the cache.
+    CacheKept,
+    /// The checksums of a frame do not cover its length.
+    CrcWithoutLength,
+    /// Zeros read as an empty record.
+    ZerosAccepted,
+    /// Segments are put in order by the text of their numbers.
+    NamesAsText,
+    /// A footer proves the records that it counts.
+    FooterIsProof,
+    /// A lag that does not fit is written as the greatest that does.
+    SaturatedLag,
+    /// Frames state what is written, not what is synced.
+    WatermarkTooHigh,
+    /// Frames state the records before them in their own batch.
+    LagInBatch,
+    /// The first append goes into a bare tail.
+    BareTailWritten,
+    /// A cut batch leaves a clean end.
+    CutBatchIsClean,
+    /// What a trim left is removed without stating the trim again.
+    LeftoversUnstated,
+    /// An append is admitted although an earlier write or sync failed.
+    PoisonForgotten,
+    /// Raft is told of an append once it is in the buffer.
+    FlushedBeforeSync,
+    /// A vote is saved without waiting for its sync.
+    VoteNotAwaited,
+    /// A truncation of raft's log is not recorded.
+    RewindInMemory,
+    /// A purge of raft's log trims the record of the vote.
+    TrimTakesState,
     /// A sync counts for what was appended while it ran.
-    SyncCoversLater = 27,
-    /// Of those whom a sync covers one is woken.
-    OneWoken = 28,
+    SyncCoversLater,
+    /// One of those that wait for a sync is woken, whoever they are.
+    OneWoken,
+    /// An unfinished backup does not say so.
+    BackupUnmarked,
+    /// A subscription goes on behind what retention dropped, and tells nobody.
+    GapUntold,
 }
 
 impl Bug {
     /// The bugs of the log.
-    pub const LOG: [Self; 14] = [
+    pub const LOG: [Self; 29] = [
         Self::NoDirSync,
         Self::AckBeforeSync,
         Self::AppendBehindTorn,
@@ -88,7 +128,25 @@ impl Bug {
         Self::OffsetReused,
         Self::FillerOvertakes,
         Self::SyncErrorTaken,
+        Self::CrcWithoutLength,
+        Self::ZerosAccepted,
+        Self::NamesAsText,
+        Self::FooterIsProof,
+        Self::SaturatedLag,
+        Self::SyncCoversLater,
+        Self::WatermarkTooHigh,
+        Self::LagInBatch,
+        Self::BareTailWritten,
+        Self::CutBatchIsClean,
+        Self::LeftoversUnstated,
+        Self::PoisonForgotten,
+        Self::CacheKept,
+        Self::CursorBeforeSync,
+        Self::PinIgnored,
     ];
+
+    /// The bugs of readers and backups.
+    pub const READING: [Self; 2] = [Self::BackupUnmarked, Self::GapUntold];
 
     /// The bugs of the broadcaster.
     pub const BROADCAST: [Self; 12] = [
@@ -106,6 +164,9 @@ impl Bug {
         Self::ReservationLeaked,
     ];
 
+    /// The bugs of raft's log.
+    pub const RAFT: [Self; 4] =
+        [Self::FlushedBeforeSync, Self::VoteNotAwaited, Self::RewindInMemory, Self::TrimTakesState];
     /// Bugs that need two threads to show.
     pub const SCHEDULES: [Self; 2] = [Self::SyncCoversLater, Self::OneWoken];
 }
@@ -125,6 +186,7 @@ pub fn plant(bug: Bug) {
 /// tests may run beside it.
 pub fn plant_here(bug: Bug) {
     HERE.set(number(bug));
+    oncelog_format::planted::ignore_length(bug == Bug::CrcWithoutLength);
 }
 
 /// True while `bug` is the active one.
@@ -135,6 +197,7 @@ pub fn is_active(bug: Bug) -> bool {
 }
 
 fn number(bug: Bug) -> u32 {
-    let mut known = Bug::LOG.iter().chain(&Bug::BROADCAST).chain(&Bug::SCHEDULES);
+    let known = Bug::LOG.iter().chain(&Bug::BROADCAST).chain(&Bug::RAFT);
+    let mut known = known.chain(&Bug::SCHEDULES).chain(&Bug::READING);
     known.position(|&b| b == bug).and_then(|i| u32::try_from(i).ok()).map_or(0, |i| i + 1)
 }

@@ -22,7 +22,6 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::io::{DirEntry, EntryKind, Io, OpenHow};
 use crate::log::dir::{DirLock, make_named, sync_dir, sync_parent, sync_parent_if_allowed};
 use crate::log::{CreateMode, Log, Options, Record, RecordKind, RecoveryReport};
-use crate::lsn::Lsn;
 use crate::sync::Mutex;
 
 /// The control log, below the store's directory.
@@ -145,14 +144,18 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// `InvalidInput`: there is no store, or the directory holds something else; nothing was
-    /// touched. `Busy`: another process has it. `Corrupt`, `Unsupported`, `StoreFull`, `Io`.
+    /// `InvalidInput`: there is no store, the directory holds something else, or the options of the
+    /// logs have a retention, which would drop what unfinished work needs; nothing was touched. `Busy`: another process has it. `Corrupt`, `Unsupported`, `StoreFull`, `Io`.
     ///
     /// # Durability
     ///
     /// What was made is durable when this returns.
     pub fn open(dir: impl AsRef<Path>, options: &StoreOptions) -> Result<Self> {
         let (dir, io) = (dir.as_ref(), Arc::clone(&options.log.io));
+        if !options.log.retention.is_everything() {
+            let what = "a store with a retention of its logs' own: what is needed is its affair";
+            return Err(Error::new(ErrorKind::InvalidInput, what).at_path(dir));
+        }
         prepare(&*io, dir, options.create)?;
         let lock = DirLock::take(&*io, dir)?;
         // Under the lock: nobody makes it meanwhile.
@@ -228,21 +231,6 @@ impl Store {
         Ok(())
     }
 
-    /// Reads control from its first record on; returns the newest time of a frame.
-    pub(crate) fn replay(&self, mut apply: impl FnMut(&ControlRecord)) -> Result<Option<u64>> {
-        let oldest = self.control.oldest_lsn();
-        check_begin(oldest, self.control.next_lsn())?;
-        let mut reader = self.control.reader(oldest)?;
-        let mut newest_ms = None;
-        while let Some(record) = reader.next()? {
-            newest_ms = newest_ms.max(Some(record.time_ms));
-            if let Some(control) = control_record(&record)? {
-                apply(&control);
-            }
-        }
-        Ok(newest_ms)
-    }
-
     /// The directory.
     #[must_use]
     pub fn dir(&self) -> &Path {
@@ -309,15 +297,6 @@ pub(crate) fn control_record(record: &Record) -> Result<Option<ControlRecord>> {
         };
         damaged(kind, "a control record does not decode").with_source(e)
     })
-}
-
-/// Control is whole from its first record, or it says nothing.
-pub(crate) fn check_begin(oldest: Lsn, next: Lsn) -> Result<()> {
-    if oldest == Lsn::FIRST || oldest > next {
-        return Ok(());
-    }
-    let what = "control begins behind its first record, and no checkpoint covers what is missing";
-    Err(Error::new(ErrorKind::Corrupt, what).at_lsn(oldest.get()))
 }
 
 /// Makes sure that the directory is there and is a store's, or may become one.
@@ -454,6 +433,16 @@ mod tests {
     use super::*;
 
     /// Who lost the race to make the directory was told of an error of the system.
+    #[test]
+    fn a_store_whose_logs_would_trim_themselves_is_refused() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path().join("store");
+        let log = Options::new().retention(crate::log::Retention::new().segment_count_max(9));
+        let options = StoreOptions::new().create(CreateMode::IfMissing).log(log);
+        let refused = Store::open(&dir, &options).unwrap_err();
+        assert_eq!((refused.kind(), dir.exists()), (ErrorKind::InvalidInput, false));
+    }
+
     #[test]
     fn rivals_that_make_one_store_are_told_that_it_is_busy() {
         let home = tempfile::tempdir().unwrap();

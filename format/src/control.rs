@@ -6,6 +6,7 @@
 
 mod accepted;
 mod body;
+mod checkpoint;
 mod fields;
 mod job;
 
@@ -15,6 +16,10 @@ pub use accepted::{Accepted, JobLink, PchannelEnd};
 pub use body::{
     Ack, AckPosition, Channel, ClockRebase, Collection, Done, DropCause, Dropped, Outcome, Park,
     PolicyRecord, Resume, Skip, Term, WindowAccepted,
+};
+pub use checkpoint::{
+    CheckpointBegin, CheckpointEnd, CheckpointPart, Entries, Entry, Facts, FilterEntry, JobEntry,
+    STATE_VERSION, TaskEntry,
 };
 pub use job::{Attempt, JobPhase, JobPlan, JobState, PlanFile};
 
@@ -62,6 +67,12 @@ pub enum Body {
     JobPlan(Arc<JobPlan>),
     /// How far an attempt is.
     JobState(JobState),
+    /// A checkpoint begins.
+    CheckpointBegin(CheckpointBegin),
+    /// A part of one.
+    CheckpointPart(CheckpointPart),
+    /// A checkpoint is whole.
+    CheckpointEnd(CheckpointEnd),
     /// An operator believed the wall clock.
     ClockRebase(ClockRebase),
     /// A writer took over.
@@ -91,6 +102,9 @@ mod number {
     pub(super) const ATTEMPT: u8 = 0x0A;
     pub(super) const JOB_PLAN: u8 = 0x0B;
     pub(super) const JOB_STATE: u8 = 0x0C;
+    pub(super) const CHECKPOINT_BEGIN: u8 = 0x0D;
+    pub(super) const CHECKPOINT_PART: u8 = 0x0E;
+    pub(super) const CHECKPOINT_END: u8 = 0x0F;
     pub(super) const CLOCK_REBASE: u8 = 0x10;
     pub(super) const TERM: u8 = 0x11;
     pub(super) const WINDOW_ACCEPTED: u8 = 0x12;
@@ -116,6 +130,9 @@ impl Body {
             Self::Attempt(_) => number::ATTEMPT,
             Self::JobPlan(_) => number::JOB_PLAN,
             Self::JobState(_) => number::JOB_STATE,
+            Self::CheckpointBegin(_) => number::CHECKPOINT_BEGIN,
+            Self::CheckpointPart(_) => number::CHECKPOINT_PART,
+            Self::CheckpointEnd(_) => number::CHECKPOINT_END,
             Self::ClockRebase(_) => number::CLOCK_REBASE,
             Self::Term(_) => number::TERM,
             Self::WindowAccepted(_) => number::WINDOW_ACCEPTED,
@@ -140,6 +157,9 @@ impl Body {
             Self::Attempt(_) => "Attempt",
             Self::JobPlan(_) => "JobPlan",
             Self::JobState(_) => "JobState",
+            Self::CheckpointBegin(_) => "CheckpointBegin",
+            Self::CheckpointPart(_) => "CheckpointPart",
+            Self::CheckpointEnd(_) => "CheckpointEnd",
             Self::ClockRebase(_) => "ClockRebase",
             Self::Term(_) => "Term",
             Self::WindowAccepted(_) => "WindowAccepted",
@@ -152,7 +172,16 @@ impl Body {
     /// when the disk is full.
     #[must_use]
     pub fn is_finishing(&self) -> bool {
-        matches!(self, Self::Ack(_) | Self::Done(_) | Self::Dropped(_) | Self::Park(_))
+        matches!(
+            self,
+            Self::Ack(_)
+                | Self::Done(_)
+                | Self::Dropped(_)
+                | Self::Park(_)
+                | Self::CheckpointBegin(_)
+                | Self::CheckpointPart(_)
+                | Self::CheckpointEnd(_)
+        )
     }
 }
 
@@ -178,6 +207,9 @@ impl ControlRecord {
             Body::Attempt(x) => x.encode(&mut out)?,
             Body::JobPlan(x) => x.encode(&mut out)?,
             Body::JobState(x) => x.encode(&mut out)?,
+            Body::CheckpointBegin(x) => x.encode(&mut out)?,
+            Body::CheckpointPart(x) => x.encode(&mut out)?,
+            Body::CheckpointEnd(x) => x.encode(&mut out)?,
             Body::ClockRebase(x) => x.encode(&mut out)?,
             Body::Term(x) => x.encode(&mut out)?,
             Body::WindowAccepted(x) => x.encode(&mut out)?,
@@ -229,6 +261,9 @@ impl ControlRecord {
             number::ATTEMPT => Body::Attempt(Attempt::decode(r)?),
             number::JOB_PLAN => Body::JobPlan(Arc::new(JobPlan::decode(r)?)),
             number::JOB_STATE => Body::JobState(JobState::decode(r)?),
+            number::CHECKPOINT_BEGIN => Body::CheckpointBegin(CheckpointBegin::decode(r)?),
+            number::CHECKPOINT_PART => Body::CheckpointPart(CheckpointPart::decode(r)?),
+            number::CHECKPOINT_END => Body::CheckpointEnd(CheckpointEnd::decode(r)?),
             number::CLOCK_REBASE => Body::ClockRebase(ClockRebase::decode(r)?),
             number::TERM => Body::Term(Term::decode(r)?),
             number::WINDOW_ACCEPTED => Body::WindowAccepted(WindowAccepted::decode(r)?),

@@ -1,8 +1,8 @@
 //! The bytes of an oncelog, as SPEC.md states them: a pure codec.
 //!
 //! Every structure that reaches a disk or a channel is encoded and decoded here: segment headers,
-//! slots and footers ([`segment`], [`footer`]), the lock file ([`lock`]), frames ([`frame`]),
-//! messages with their typed properties ([`message`]) and control records ([`control`]).
+//! slots and footers ([`segment`], [`footer`]), the lock file ([`lock`]), cursors ([`cursor`]),
+//! frames ([`frame`]), messages with their typed properties ([`message`]) and control records ([`control`]).
 //!
 //! # What it promises
 //!
@@ -26,15 +26,19 @@
 )]
 
 pub mod control;
+pub mod cursor;
 pub mod error;
 pub mod footer;
 pub mod frame;
 pub mod limits;
 pub mod lock;
 pub mod message;
+#[cfg(planted)]
+pub mod planted;
 pub mod segment;
 pub mod wire;
 
+pub use crate::cursor::{CURSOR_LEN, CURSORS_LEN, CursorCopy};
 pub use crate::error::{DecodeError, DecodeErrorKind, EncodeError, EncodeErrorKind};
 pub use crate::footer::{Footer, FooterEntry};
 pub use crate::frame::{FrameHeader, Place, decode_frame, decode_payload, encode_frame, frame_len};

@@ -24,6 +24,12 @@ pub const FOOTER_STRIDE_BYTES: u64 = 65_536;
 /// Largest footer in bytes.
 pub const FOOTER_LEN_MAX: u32 = 393_336;
 
+/// Most cursors of a log.
+pub const CURSOR_COUNT_MAX: u32 = 128;
+
+/// Longest name of a cursor in bytes.
+pub const CURSOR_NAME_LEN_MAX: u32 = 128;
+
 /// Most properties of a message.
 pub const PROPERTY_COUNT_MAX: u32 = 256;
 
@@ -66,6 +72,12 @@ pub const TEXT_LEN_MAX: u32 = 65_536;
 /// Most source files of one plan.
 pub const PLAN_FILE_COUNT_MAX: u32 = 65_536;
 
+/// Most bytes of a checkpoint's stream in one record.
+pub const CHECKPOINT_PART_LEN_MAX: u32 = 1_000_000;
+
+/// Most keys that one filter of dropped keys is made for.
+pub const FILTER_KEY_COUNT_MAX: u32 = 1_048_576;
+
 /// Where the frames of a segment begin, in bytes.
 pub const FRAMES_OFFSET: u64 = 12_288;
 
@@ -83,5 +95,9 @@ const _: () = assert!(crate::frame::frame_len(RECORD_LEN_MAX) < BATCH_BYTES_MAX)
 const FOOTER_ENTRY_COUNT_MAX: u64 = 1 + SEGMENT_BYTES_MAX / FOOTER_STRIDE_BYTES;
 const _: () = assert!(FOOTER_ENTRY_COUNT_MAX == 16_385);
 const _: () = assert!(FOOTER_LEN_MAX == 96 + 24 * 16_385);
+// One copy of every cursor takes as much as its place in the file.
+const _: () = assert!(CURSOR_COUNT_MAX * 512 == 65_536);
+// Name and fields lie within a sector.
+const _: () = assert!(48 + CURSOR_NAME_LEN_MAX <= 508);
 // A lag of all ones states nothing, so no batch may need it.
 const _: () = assert!(BATCH_BYTES_MAX / 32 < 0xFFFF_FFFF);

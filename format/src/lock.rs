@@ -12,6 +12,10 @@ pub const LOCK_LEN: usize = 512;
 /// Bytes at its begin that hold the identity.
 pub const LOCK_CONTENT_LEN: usize = 32;
 
+/// What a `LOCK` begins with while a backup into its directory is unfinished: like any other content
+/// that is no identity, it is damage to whoever opens a log there.
+pub const LOCK_UNFINISHED: [u8; LOCK_CONTENT_LEN] = *b"oncelog: a backup is unfinished\n";
+
 const MAGIC_LOG: [u8; 8] = *b"oncelock";
 const MAGIC_STORE: [u8; 8] = *b"oncestor";
 const CRC_AT: usize = 28;
@@ -103,6 +107,8 @@ mod tests {
         let error = decode_lock(&content).unwrap_err();
         assert_eq!(error.at, CRC_AT);
         assert!(matches!(error.kind, DecodeErrorKind::Checksum { .. }));
+        let error = decode_lock(&LOCK_UNFINISHED).unwrap_err();
+        assert_eq!(error, DecodeError::new(0, DecodeErrorKind::Magic));
         let error = decode_lock(&encode_lock(Owner::Log, Uuid([0; 16]))).unwrap_err();
         assert_eq!(error, DecodeError::field(8, "uuid", 0));
     }

@@ -9,9 +9,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use oncelog_format::control::{
-    Accepted, Ack, AckPosition, Attempt, Body, Channel, ClockRebase, Collection, ControlRecord,
-    Done, DropCause, Dropped, JobLink, JobPhase, JobPlan, JobState, Outcome, Park, PchannelEnd,
-    PlanFile, PolicyRecord, Resume, Skip, Term, WindowAccepted,
+    Accepted, Ack, AckPosition, Attempt, Body, Channel, CheckpointBegin, CheckpointEnd,
+    CheckpointPart, ClockRebase, Collection, ControlRecord, Done, DropCause, Dropped, Entries,
+    Entry, Facts, FilterEntry, JobEntry, JobLink, JobPhase, JobPlan, JobState, Outcome, Park,
+    PchannelEnd, PlanFile, PolicyRecord, Resume, Skip, TaskEntry, Term, WindowAccepted,
 };
 use oncelog_format::message::{
     AckMode, BroadcastHeader, BroadcastId, Fingerprint, FingerprintField, Resource, Scope, TimeTick,
@@ -139,8 +140,8 @@ fn broadcasts() -> [(&'static str, Body); 15] {
     ]
 }
 
-fn store() -> [(&'static str, Body); 6] {
-    let policy = PolicyRecord {
+fn policy() -> PolicyRecord {
+    PolicyRecord {
         window_lifetime_ms: 86_400_000,
         window_count_max: 1_048_576,
         principal_share_max_percent: 25,
@@ -149,9 +150,12 @@ fn store() -> [(&'static str, Body); 6] {
         evict_oldest: false,
         retry_age_max_ms: 600_000,
         broadcasts_per_hour_max: None,
-    };
+    }
+}
+
+fn store() -> [(&'static str, Body); 6] {
     [
-        ("policy", Body::Policy(policy)),
+        ("policy", Body::Policy(policy())),
         ("clock-rebase", Body::ClockRebase(ClockRebase { from_ms: 1_600_000_000_000 })),
         ("term", Body::Term(Term { term: 3 })),
         ("window-accepted", Body::WindowAccepted(WindowAccepted { reason: "why".into() })),
@@ -160,9 +164,135 @@ fn store() -> [(&'static str, Body); 6] {
     ]
 }
 
+/// Of each kind one, of tasks one that is parked and one that failed.
+fn entries() -> Vec<Entry> {
+    let body = |name: &str| {
+        let all = jobs().into_iter().chain(broadcasts());
+        all.into_iter().find(|(n, _)| *n == name).unwrap().1
+    };
+    let Body::Accepted(accepted) = body("accepted") else { panic!() };
+    let Body::Accepted(starts) = body("accepted-starts") else { panic!() };
+    let Body::Collection(collection) = body("collection") else { panic!() };
+    let Body::Channel(channel) = body("channel") else { panic!() };
+    let Body::Ack(ack) = body("ack") else { panic!() };
+    let Body::JobPlan(plan) = body("job-plan") else { panic!() };
+    let Body::JobState(state) = body("job-state") else { panic!() };
+    let task = TaskEntry {
+        accepted,
+        accepted_at_ms: 1_700_000_000_001,
+        moved_at_ms: 1_700_000_000_005,
+        owns: true,
+        acks: ack.positions,
+        parked: Some(("why".into(), 1_700_000_000_007)),
+        done: None,
+    };
+    let done = Some((Outcome::Failed("why".into()), 1_700_000_000_009));
+    let tombstone = TaskEntry { parked: None, done, ..task.clone() };
+    let facts = Facts {
+        last_id: 9,
+        newest_ms: 1_700_000_000_009,
+        term: 3,
+        ignored: 4,
+        expired: 5,
+        evicted: 6,
+        evicted_until_ms: 1_700_000_000_008,
+        forgotten: 7,
+        policy: Some(policy()),
+    };
+    let job = JobEntry {
+        accepted: starts,
+        made_at_ms: 1_700_000_000_002,
+        attempt: 1,
+        plan: Some(plan),
+        state: Some(state),
+        end: Some((true, ID)),
+        over: Some((false, 1_700_000_000_006)),
+    };
+    let filter = FilterEntry { capacity: 2, count: 1, bits: [1, 0x80, 0, 2].repeat(2) };
+    vec![
+        Entry::Facts(facts),
+        Entry::Collection(collection),
+        Entry::Channel(channel),
+        Entry::Task(task),
+        Entry::Task(tombstone),
+        Entry::Job(job),
+        Entry::Filter(filter),
+    ]
+}
+
+fn stream() -> Vec<u8> {
+    let mut stream = Vec::new();
+    entries().iter().for_each(|entry| entry.encode(&mut stream).unwrap());
+    stream
+}
+
+fn checkpoints() -> [(&'static str, Body); 3] {
+    let bytes = stream();
+    let end = CheckpointEnd {
+        covers: 40,
+        begin_lsn: 41,
+        part_count: 1,
+        stream_bytes: u64::try_from(bytes.len()).unwrap(),
+        sha256: [0xCD; 32],
+    };
+    let begin = CheckpointBegin { covers: 40, state_version: 1 };
+    [
+        ("checkpoint-begin", Body::CheckpointBegin(begin)),
+        ("checkpoint-part", Body::CheckpointPart(CheckpointPart { covers: 40, index: 0, bytes })),
+        ("checkpoint-end", Body::CheckpointEnd(end)),
+    ]
+}
+
+#[test]
+fn a_stream_comes_back_however_it_is_cut() {
+    let stream = stream();
+    for len in [1, 3, 4, 100, stream.len()] {
+        let (mut found, mut entries_of) = (Vec::new(), Entries::default());
+        for part in stream.chunks(len) {
+            entries_of.push(part, |entry| found.push(entry)).unwrap();
+        }
+        entries_of.finish().unwrap();
+        assert_eq!(found, entries());
+    }
+}
+
+#[test]
+fn no_cut_and_no_change_of_a_stream_panics_and_none_is_taken_for_whole() {
+    let stream = stream();
+    let decode = |bytes: &[u8]| {
+        let (mut found, mut entries) = (Vec::new(), Entries::default());
+        entries.push(bytes, |entry| found.push(entry))?;
+        entries.finish().map(|()| found)
+    };
+    let ends: Vec<usize> = entries()
+        .iter()
+        .scan(0, |at, entry| {
+            let mut bytes = Vec::new();
+            entry.encode(&mut bytes).unwrap();
+            *at += bytes.len();
+            Some(*at)
+        })
+        .collect();
+    for len in 1..stream.len() {
+        assert_eq!(decode(&stream[..len]).is_ok(), ends.contains(&len), "cut at {len}");
+    }
+    for at in 0..stream.len() {
+        for change in [0x01, 0x80, 0xFF] {
+            let mut bytes = stream.clone();
+            bytes[at] ^= change;
+            // What decodes is another stream, and the only one with these bytes.
+            if let Ok(found) = decode(&bytes) {
+                let mut again = Vec::new();
+                found.iter().for_each(|entry| entry.encode(&mut again).unwrap());
+                assert_eq!(again, bytes, "changed at {at}");
+            }
+        }
+    }
+}
+
 #[test]
 fn valid_bytes_decode_to_their_values_and_encode_back() {
-    let values = jobs().into_iter().chain(broadcasts()).chain(store());
+    let values = jobs().into_iter().chain(broadcasts()).chain(store()).chain(checkpoints());
     let mut values: BTreeMap<String, Body> =
         values.map(|(name, body)| (format!("control-{name}"), body)).collect();
     for vector in vector::valid().iter().filter(|v| matches!(v.what, What::Control)) {

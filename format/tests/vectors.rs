@@ -13,8 +13,8 @@ use oncelog_format::message::{
     TraceContext, Vchannel, Version, WriterTerm,
 };
 use oncelog_format::{
-    DecodeErrorKind, Footer, FrameHeader, Message, Owner, Properties, SegmentHeader, Slot,
-    decode_frame, decode_lock, encode_frame, encode_lock,
+    CursorCopy, DecodeErrorKind, Footer, FrameHeader, Message, Owner, Properties, SegmentHeader,
+    Slot, decode_frame, decode_lock, encode_frame, encode_lock,
 };
 
 use vector::{Vector, What};
@@ -201,6 +201,20 @@ fn both_directions(vector: &Vector) -> (Values, Vec<u8>) {
             let footer = Footer::decode(bytes, place).unwrap();
             values.footer(&footer);
             out.extend(footer.encode(place.salt));
+        }
+        What::Cursor(index, copy) => {
+            match CursorCopy::decode(bytes, vector::UUID, index, copy).unwrap() {
+                Some(cursor) => {
+                    values.hex("uuid", &vector::UUID.0);
+                    values.put("index", cursor.index);
+                    values.put("length", cursor.name.len());
+                    values.put("counter", cursor.counter);
+                    values.put("lsn", cursor.lsn);
+                    values.text("name", cursor.name);
+                    out.extend(cursor.encode(vector::UUID).unwrap());
+                }
+                None => out.resize(bytes.len(), 0),
+            }
         }
         What::Control => unreachable!("filtered by the caller"),
         What::Message => {

@@ -86,9 +86,47 @@ file("lock-log", "4", "lock", lock())
 file("lock-store", "4", "lock", lock(b"oncestor"))
 file("lock-none", "4", "lock", [("zeros", bytes(32), None)], why="no UUID yet")
 file("lock-magic", "4", "lock", lock(b"oncelocK"), "magic at 0")
+file("lock-unfinished", "4", "lock", [("mark", b"oncelog: a backup is unfinished\n", None)],
+     "magic at 0")
 file("lock-crc", "4", "lock", lock(wrong=1), "checksum at 28")
 file("lock-uuid", "4", "lock", lock(uuid=bytes(16)), "field at 8")
 file("lock-reserved", "4", "lock", lock(reserved=1), "field at 24")
+
+
+# --- SPEC 4.1: cursors
+
+def cursor(index=3, counter=7, lsn=41, name=b"indexer", length=None, magic=b"oncecurs", uuid=UUID,
+           padding=None, wrong=0):
+    padding = bytes(460 - len(name)) if padding is None else padding
+    return with_crc([
+        ("magic", magic, None), ("uuid", uuid, uuid), ("index", u32(index), index),
+        ("length", u32(len(name) if length is None else length), len(name)),
+        ("counter", u64(counter), counter), ("lsn", u64(lsn), lsn),
+        ("name", name, name.decode() if name.isascii() else None), ("padding", padding, None)], wrong)
+
+
+for name, args, expect in [
+    ("cursor", {}, "ok"),
+    ("cursor-other-copy", dict(counter=8), "ok"),
+    ("cursor-first", dict(index=0, counter=1, lsn=1, name=b"a"), "ok"),
+    ("cursor-largest", dict(index=127, counter=2**64 - 1, lsn=2**64 - 1, name=b"n" * 128), "ok"),
+    ("cursor-magic", dict(magic=b"oncecurz"), "magic at 0"),
+    ("cursor-crc", dict(wrong=1), "checksum at 508"),
+    ("cursor-uuid", dict(uuid=bytes(16)), "field at 8"),
+    ("cursor-length-0", dict(name=b"", padding=bytes(460)), "field at 28"),
+    ("cursor-length", dict(length=129), "limit at 28"),
+    ("cursor-counter", dict(counter=0, index=5), "field at 32"),
+    ("cursor-turn", dict(counter=6, index=4), "field at 32"),
+    ("cursor-lsn", dict(lsn=0), "field at 40"),
+    ("cursor-name", dict(name=b"\xff\xfe"), "text at 48"),
+    ("cursor-padding", dict(padding=bytes(452) + b"\1"), "field at 507"),
+]:
+    index, counter = args.get("index", 3), args.get("counter", 7)
+    copy = {"cursor-counter": 0, "cursor-turn": 1}.get(name, counter % 2)
+    file(name, "4.1", "cursor | index %d | copy %d" % (index, copy), cursor(**args), expect)
+file("cursor-elsewhere", "4.1", "cursor | index 4 | copy 1", cursor(), "field at 24")
+file("cursor-none", "4.1", "cursor | index 3 | copy 1", [("zeros", bytes(512), None)],
+     why="no cursor")
 
 
 # --- SPEC 5.1: segment header
@@ -496,6 +534,53 @@ for name, fields, expect in [
     ("count-cut", control(0x04, [f64("id", 9), f32("count", 65536)]), "truncated at 18"),
 ]:
     file("control-" + name, "13.2", "control", fields, expect)
+
+
+# --- SPEC 13.3: checkpoints
+
+def entry(kind, name, fields):
+    fields = [(name, u8(kind), kind)] + [(name + "." + f, b, v) for f, b, v in fields]
+    length = sum(len(b) for _, b, _ in fields)
+    return [f32(name + ".length", length)] + fields
+
+
+def task(done):
+    end = [f8("done", 1), f64("done_at", 1700000000009), f8("outcome", 0), ftext("reason", "why")
+           ] if done else [f8("done", 0)]
+    parked = [f8("parked", 0)] if done else [f8("parked", 1), f64("since", 1700000000007),
+                                             ftext("parked_reason", "why")]
+    return accepted() + [
+        f64("accepted_at", 1700000000001), f64("moved_at", 1700000000005), f8("owns", 1),
+        f32("acks", 1), f32("which", 1), f64("lsn", 41), f64("tick", TICK)] + parked + end
+
+
+STREAM = entry(1, "facts", [
+    f64("last_id", 9), f64("newest", 1700000000009), f64("term", 3), f64("ignored", 4),
+    f64("expired", 5), f64("evicted", 6), f64("evicted_until", 1700000000008), f64("forgotten", 7),
+    f8("policy", 1)] + POLICY)
+STREAM += entry(2, "collection", COLLECTION)
+STREAM += entry(3, "channel", [ftext("vchannel", "airports-0"), ftext("pchannel", "p0")])
+STREAM += entry(4, "task", task(False)) + entry(4, "tombstone", task(True))
+STREAM += entry(5, "job", accepted([f8("link", 1)]) + [
+    f64("made_at", 1700000000002), f32("attempt", 1), f8("plan", 1)] + PLAN + [
+    f8("state", 1)] + job_state() + [
+    f8("end", 1), f8("commit", 1), f64("by", 9), f8("over", 1), f8("committed", 0),
+    f64("over_at", 1700000000006)])
+STREAM += entry(6, "filter", [f32("capacity", 2), f32("count", 1),
+                              ("bits", text(b"\x01\x80\x00\x02" * 2), b"\x01\x80\x00\x02" * 2)])
+LENGTH = sum(len(b) for _, b, _ in STREAM)
+for name, fields, expect in [
+    ("begin", control(0x0D, [f64("covers", 40), f16("version", 1)]), "ok"),
+    ("part", control(0x0E, [f64("covers", 40), f32("index", 0), f32("length", LENGTH)] + STREAM),
+     "ok"),
+    ("end", control(0x0F, [f64("covers", 40), f64("begin", 41), f32("parts", 1),
+                           f64("length", LENGTH), ("sha256", b"\xcd" * 32, b"\xcd" * 32)]), "ok"),
+    ("covers-0", control(0x0D, [f64("covers", 0), f16("version", 1)]), "field at 10"),
+    ("covers-itself", control(0x0F, [f64("covers", 41), f64("begin", 41)]), "field at 18"),
+    ("part-long", control(0x0E, [f64("covers", 40), f32("index", 0), f32("length", 1000001)]),
+     "limit at 22"),
+]:
+    file("control-checkpoint-" + name, "13.3", "control", fields, expect)
 
 
 # --- Segments without the zeros between their blocks, for fuzz/src/lib.rs

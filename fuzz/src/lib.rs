@@ -4,6 +4,37 @@
 //! made good, because an engine that has to guess 64 bits of checksum never gets behind them.
 //! What decodes must encode to bytes that decode to the same value. Every function panics when
 //! that fails, and is linear in its input.
+//!
+//! What reads the bytes a second time is the reference reader of the tests, the same files.
+
+mod directory;
+mod operations;
+
+#[path = "../../tests/it"]
+#[allow(dead_code, unused_imports, unused_macros, reason = "the tests use the rest")]
+mod tests_of_log {
+    pub(crate) mod differential;
+    pub(crate) mod image;
+    pub(crate) mod reference;
+}
+
+#[path = "../../tests/it/damage"]
+#[allow(dead_code, reason = "the tests use the rest")]
+mod tests_of_damage {
+    pub(crate) mod seal;
+}
+
+use std::path::Path;
+use std::sync::Arc;
+
+use oncelog::io::Io;
+use oncelog::testing::MemIo;
+use oncelog::{Check, ErrorKind, Log, Options};
+use tests_of_damage::seal;
+use tests_of_log::{differential, image, reference};
+
+use crate::differential::library::{look_by, machine_of};
+use crate::image::still::{DIR, Still};
 
 use oncelog_format::control::ControlRecord;
 use oncelog_format::message::{
@@ -74,6 +105,74 @@ pub fn decode_message(data: &[u8]) {
     if let Ok(Some(chunk)) = message.chunk() {
         assert!(chunk.total() >= 2 && chunk.index() < chunk.total());
     }
+}
+
+/// The files of a log: whoever looks at it, and who opens it for writing.
+pub fn open_directory(data: &[u8]) {
+    for sealed in [false, true] {
+        let mut directory = directory::decode(data);
+        if sealed {
+            directory::seal(&mut directory);
+        }
+        let seen = look_by(Arc::new(Still::new(&directory)), Path::new(DIR));
+        for (before, after) in seen.records.iter().zip(seen.records.iter().skip(1)) {
+            assert!(before.lsn + 1 == after.lsn && before.time <= after.time);
+        }
+        write(&directory);
+    }
+}
+
+/// Opens a log for writing, appends, and finds the same again.
+fn write(directory: &image::Directory) {
+    let io = MemIo::new(machine_of(directory));
+    let options = || Options::new().segment_bytes_max(65_536).background(false).io(mem(&io));
+    let before = io.machine().digest();
+    let (log, _) = match Log::open(DIR, &options().check(Check::Full)) {
+        Ok(opened) => opened,
+        Err(e) => {
+            let kinds = [ErrorKind::Corrupt, ErrorKind::Unsupported, ErrorKind::InvalidInput];
+            let is_at_end = e.kind() == ErrorKind::Limit;
+            assert!(kinds.contains(&e.kind()) || is_at_end, "{e}");
+            assert!(is_at_end || before == io.machine().digest(), "a refusal touches nothing");
+            return;
+        }
+    };
+    let (oldest, next) = (log.oldest_lsn(), log.next_lsn());
+    let mut reader = log.reader(oldest).expect("a reader");
+    while reader.next().expect("what was checked is read").is_some() {}
+    match log.append(b"one more") {
+        Ok(lsn) => assert_eq!(lsn, next),
+        Err(e) => assert_eq!(e.kind(), ErrorKind::Limit, "{e}"),
+    }
+    let end = (log.oldest_lsn(), log.next_lsn());
+    log.close().expect("a close");
+    let (log, report) = Log::open(DIR, &options().check(Check::Full)).expect("a sound log");
+    assert_eq!((log.oldest_lsn(), log.next_lsn()), end);
+    assert!(report.torn.is_none(), "{report:?}");
+}
+
+fn mem(io: &MemIo) -> Arc<dyn Io> {
+    Arc::new(io.clone())
+}
+
+/// The library beside the reference, on the files of a log.
+pub fn against_reference(data: &[u8]) {
+    for sealed in [false, true] {
+        let mut directory = directory::decode(data);
+        if sealed {
+            directory::seal(&mut directory);
+        }
+        differential::check(&directory, "these bytes");
+        for (name, file) in directory.files.iter().filter(|(name, _)| name.ends_with(".seg")) {
+            let seen = look_by(Arc::new(Still::new(&directory)), &Path::new(DIR).join(name));
+            differential::check_seen(&reference::judge_alone(file), &seen, name);
+        }
+    }
+}
+
+/// Operations on a log, with crashes, against a model.
+pub fn operations(data: &[u8]) {
+    operations::run(data);
 }
 
 /// A control record.
@@ -160,21 +259,63 @@ fn seal_frame(bytes: &mut [u8], place: Place) {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
+
+    use crate::directory::{decode, encode};
+    use crate::image::Image;
+
+    fn corpus_of(target: &str) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target)
+    }
+
+    /// The golden logs and the corpus of damage, as an engine takes them. `ONCELOG_MAKE_DATA` in
+    /// the environment writes them.
+    #[test]
+    fn the_logs_of_the_tests_are_seeds() {
+        let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/it/data");
+        let makes = std::env::var_os("ONCELOG_MAKE_DATA").is_some();
+        for kind in ["golden", "corpus"] {
+            for entry in fs::read_dir(data.join(kind)).unwrap() {
+                let path = entry.unwrap().path();
+                let text = fs::read_to_string(&path).unwrap();
+                let mut directory = Image::parse(&text).directory;
+                let seed = encode(&directory);
+                if seed.len() > 4096 {
+                    continue;
+                }
+                let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+                let at = corpus_of("open_directory").join(format!("{kind}-{name}"));
+                if makes {
+                    fs::create_dir_all(at.parent().unwrap()).unwrap();
+                    fs::write(&at, &seed).unwrap();
+                }
+                assert_eq!(fs::read(&at).unwrap_or_default(), seed, "{}", at.display());
+                let mut again = decode(&seed);
+                assert_eq!(again.lock, directory.lock);
+                for files in [&mut again.files, &mut directory.files] {
+                    files.retain(|(name, _)| name.ends_with(".seg"));
+                    files.sort();
+                }
+                assert_eq!(again.files.len(), directory.files.len(), "{name}");
+            }
+        }
+    }
 
     /// The seeds on a stable compiler.
     #[test]
     fn every_seed_holds() {
-        let targets: [(&str, fn(&[u8])); 4] = [
+        let targets: [(&str, fn(&[u8])); 7] = [
             ("decode_frame", super::decode_frame),
             ("decode_segment", super::decode_segment),
             ("decode_message", super::decode_message),
             ("decode_control", super::decode_control),
+            ("open_directory", super::open_directory),
+            ("against_reference", super::against_reference),
+            ("operations", super::operations),
         ];
         for (target, run) in targets {
-            let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target);
             let mut count = 0;
-            for entry in fs::read_dir(corpus).unwrap() {
+            for entry in fs::read_dir(corpus_of(target)).unwrap() {
                 run(&fs::read(entry.unwrap().path()).unwrap());
                 count += 1;
             }

@@ -17,12 +17,14 @@ use oncelog_format::control::{Accepted, Body, ControlRecord, Outcome};
 use oncelog_format::message::{BroadcastId, Scope};
 
 use super::age::Stall;
+use super::checkpoint::Checkpoints;
 use super::kind::MessageType;
 use super::locks::{Claim, Holder, Locks};
 use super::options::Options;
 use super::policy::Policy;
 use super::refusal;
 use super::request::Answer;
+use super::snapshot::Snapshot;
 use super::state::State;
 use super::window::Reserved;
 use crate::channel::{ChannelLog, Position};
@@ -50,6 +52,8 @@ pub(crate) struct Inner {
     pub(crate) waiting: AtomicUsize,
     /// One scan of a pchannel at a time.
     pub(crate) scans: BTreeMap<String, Mutex<()>>,
+    /// One checkpoint at a time.
+    pub(crate) checkpoints: Mutex<Checkpoints>,
 }
 
 /// What the lock protects.
@@ -73,6 +77,11 @@ pub(crate) struct Core {
     /// Ends of pchannels that were read for a plan, by job.
     pub(crate) plan_pins: BTreeMap<BroadcastId, Vec<(String, Lsn)>>,
     pub(crate) policy: Policy,
+    /// A checkpoint that is being written.
+    pub(crate) snapshot: Option<Snapshot>,
+    /// Bytes of records behind the last checkpoint, and behind which the next one is due.
+    pub(crate) unchecked_bytes: u64,
+    pub(crate) checkpoint_due_bytes: u64,
     pub(crate) failed: Option<Arc<Error>>,
     pub(crate) closing: bool,
     next_ticket: u64,
@@ -220,7 +229,14 @@ impl Inner {
         let batch = Batch { kind: RecordKind::CONTROL, records: &slices };
         match self.store.control().enqueue(batch) {
             Ok(pending) => {
-                records.iter().for_each(|record| core.state.apply(record));
+                for record in &records {
+                    if let Some(snapshot) = &mut core.snapshot {
+                        snapshot.note(&core.state, record);
+                    }
+                    core.state.apply(record);
+                }
+                let bytes: usize = encoded.iter().map(Vec::len).sum();
+                self.count(core, u64::try_from(bytes).unwrap_or(u64::MAX));
                 Ok((pending, at_ms))
             }
             Err(e) if matches!(e.kind(), ErrorKind::StoreFull | ErrorKind::Limit) => Err(e),
@@ -229,6 +245,15 @@ impl Inner {
                 self.fail(core, Arc::clone(&cause));
                 Err(refusal::failed(&cause))
             }
+        }
+    }
+
+    /// Counts bytes of records, and has a checkpoint written when one is due.
+    fn count(&self, core: &mut Core, bytes: u64) {
+        let before = core.unchecked_bytes;
+        core.unchecked_bytes = before.saturating_add(bytes);
+        if before < core.checkpoint_due_bytes && core.unchecked_bytes >= core.checkpoint_due_bytes {
+            self.turned.notify_all();
         }
     }
 
@@ -333,6 +358,9 @@ impl Core {
             settling: VecDeque::new(),
             plan_pins: BTreeMap::new(),
             policy,
+            snapshot: None,
+            unchecked_bytes: 0,
+            checkpoint_due_bytes: u64::MAX,
             failed: None,
             closing: false,
             next_ticket: 0,

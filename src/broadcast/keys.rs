@@ -64,7 +64,8 @@ pub struct KeyInfo {
     pub expires_at_ms: Option<u64>,
     /// Why it failed, is parked or is gone.
     pub cause: Option<String>,
-    /// Of an unknown key: the records do not reach back far enough to say that it was never seen.
+    /// Of an unknown key: it was accepted before, as far as filters can tell, which are wrong about
+    /// one key in a few hundred that was not, and do not know the oldest of a long history.
     pub probably_seen: bool,
 }
 
@@ -95,6 +96,28 @@ impl KeyHistory {
     pub fn new(principal: &str, key: Option<&[u8]>) -> Self {
         let (newest, scopes) = (BTreeMap::new(), HashMap::new());
         Self { principal: principal.to_owned(), key: key.map(<[u8]>::to_vec), newest, scopes }
+    }
+
+    /// Begins with the keys of a state.
+    pub(crate) fn begin(&mut self, state: &State) {
+        for (id, task) in state.tasks() {
+            let Some(scope) = &task.accepted.scope else { continue };
+            let other = self.key.as_ref().is_some_and(|key| *key != scope.client_key);
+            if scope.principal != self.principal || other || state.owner(scope) != Some(id) {
+                continue;
+            }
+            let seen = Seen {
+                id,
+                accepted_at_ms: task.accepted_at_ms,
+                lifetime_ms: task.accepted.lifetime_ms,
+                firm: task.accepted.firm,
+                parked: task.parked.as_ref().map(|(reason, _)| reason.clone()),
+                done: task.done.clone(),
+                dropped: None,
+            };
+            self.newest.insert(scope.clone(), seen);
+            self.scopes.insert(id, scope.clone());
+        }
     }
 
     /// Takes the next record.
@@ -142,9 +165,9 @@ impl KeyHistory {
         }
     }
 
-    /// Returns what is known at `at_ms`. `is_complete` says that the records began at the first.
+    /// Returns what is known at `at_ms`.
     #[must_use]
-    pub fn into_keys(self, state: &State, at_ms: u64, is_complete: bool) -> Vec<KeyInfo> {
+    pub fn into_keys(self, state: &State, at_ms: u64) -> Vec<KeyInfo> {
         if let (true, Some(key)) = (self.newest.is_empty(), &self.key) {
             return vec![KeyInfo {
                 scope: None,
@@ -155,7 +178,7 @@ impl KeyHistory {
                 done_at_ms: None,
                 expires_at_ms: None,
                 cause: None,
-                probably_seen: !is_complete,
+                probably_seen: state.seen().holds(&self.principal, key, None),
             }];
         }
         let info = |(scope, seen): (Scope, Seen)| {

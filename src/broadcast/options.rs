@@ -8,6 +8,9 @@ use super::policy::Policy;
 /// Jobs at once by default.
 const JOB_SLOTS_MAX: usize = 1_024;
 
+/// Bytes of control records between two checkpoints, by default.
+const CHECKPOINT_BYTES: u64 = 64 << 20;
+
 /// Threads that bring tasks to their end, by default.
 const WORKER_COUNT: usize = 8;
 
@@ -18,10 +21,12 @@ pub struct Options {
     pub(crate) types: Vec<Arc<dyn MessageType>>,
     pub(crate) job_slots_max: usize,
     pub(crate) worker_count: usize,
+    pub(crate) checkpoint_bytes: u64,
 }
 
 impl Options {
-    /// The default policy, no type but [`super::Noop`], 1,024 job slots, 8 workers.
+    /// The default policy, no type but [`super::Noop`], 1,024 job slots, 8 workers, a checkpoint
+    /// behind 64 MiB of control records.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -29,6 +34,7 @@ impl Options {
             types: Vec::new(),
             job_slots_max: JOB_SLOTS_MAX,
             worker_count: WORKER_COUNT,
+            checkpoint_bytes: CHECKPOINT_BYTES,
         }
     }
 
@@ -57,6 +63,15 @@ impl Options {
     #[must_use]
     pub fn worker_count(mut self, count: usize) -> Self {
         self.worker_count = count;
+        self
+    }
+
+    /// Sets the bytes of control records behind which the state is written into control, so that a
+    /// restart replays no more than about that, and control is trimmed. A state takes turns with
+    /// four times its own size, where that is more.
+    #[must_use]
+    pub fn checkpoint_bytes(mut self, bytes: u64) -> Self {
+        self.checkpoint_bytes = bytes;
         self
     }
 }

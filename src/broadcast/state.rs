@@ -11,91 +11,17 @@ use std::sync::Arc;
 
 use oncelog_format::control::{
     Accepted, AckPosition, Attempt, Body, Collection, ControlRecord, Done, DropCause, Dropped,
-    JobLink, JobPhase, JobPlan, JobState, Outcome, PolicyRecord,
+    JobLink, Outcome, PolicyRecord,
 };
 use oncelog_format::message::{BroadcastId, Scope};
 
+use super::seen::Seen;
 use super::window::Window;
 
-/// A task: a broadcast from its acceptance to the end of its tombstone.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct TaskState {
-    /// The acceptance; without its payload and properties once it is done.
-    pub accepted: Arc<Accepted>,
-    /// Log time of the acceptance, in milliseconds.
-    pub accepted_at_ms: u64,
-    /// Log time of the last record that moved it: acceptance, acknowledgement, resumption; in
-    /// milliseconds.
-    pub moved_at_ms: u64,
-    /// The acknowledged copies, by the order of the acceptance's vchannels.
-    pub acks: Vec<Option<AckPosition>>,
-    /// Why it is parked, and since which log time in milliseconds.
-    pub parked: Option<(String, u64)>,
-    /// How it ended, and at which log time in milliseconds.
-    pub done: Option<(Outcome, u64)>,
-}
+mod entries;
+mod task;
 
-impl TaskState {
-    /// Returns the log time from which its key may be used anew, once it is done.
-    #[must_use]
-    pub fn expires_at_ms(&self) -> Option<u64> {
-        let (_, done_at_ms) = self.done.as_ref()?;
-        Some(done_at_ms.saturating_add(self.accepted.lifetime_ms))
-    }
-
-    /// Says whether every vchannel is acknowledged.
-    #[must_use]
-    pub fn is_acked(&self) -> bool {
-        self.acks.iter().all(Option::is_some)
-    }
-}
-
-/// A job: the work that a broadcast started.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Job {
-    /// The acceptance of the broadcast that made it, whole.
-    pub accepted: Arc<Accepted>,
-    /// Log time at which it was made, in milliseconds.
-    pub made_at_ms: u64,
-    /// The current attempt, from 1.
-    pub attempt: u32,
-    /// The plan of the current attempt.
-    pub plan: Option<Arc<JobPlan>>,
-    /// What the driver said last about the current attempt.
-    pub state: Option<JobState>,
-    /// The first ending of the current attempt that was accepted: commit or abort, and by whom.
-    pub end: Option<(bool, BroadcastId)>,
-    /// The ending is done: committed or aborted, and at which log time in milliseconds.
-    pub over: Option<(bool, u64)>,
-}
-
-impl Job {
-    /// Returns the identity of the job, that of its broadcast.
-    #[must_use]
-    pub fn id(&self) -> BroadcastId {
-        self.accepted.id()
-    }
-
-    /// Returns how far the job is: terminal only by its ending, whatever its driver said.
-    #[must_use]
-    pub fn phase(&self) -> JobPhase {
-        let said = self.state.as_ref().map_or(JobPhase::Pending, |state| state.phase);
-        match (self.over, self.end) {
-            (Some((true, _)), _) => JobPhase::Completed,
-            (Some((false, _)), _) => JobPhase::Failed,
-            (None, Some(_)) => JobPhase::Committing,
-            (None, None) => said.min(JobPhase::Importing),
-        }
-    }
-
-    /// Returns why it failed, or will; empty where nothing failed.
-    #[must_use]
-    pub fn reason(&self) -> &str {
-        self.state.as_ref().map_or("", |state| state.reason.as_str())
-    }
-}
+pub use self::task::{Job, TaskState};
 
 /// The durable state: a function of the control records alone.
 #[derive(Clone, Debug, Default)]
@@ -110,6 +36,8 @@ pub struct State {
     collections: BTreeMap<u64, Arc<Collection>>,
     channels: BTreeMap<String, String>,
     window: Window,
+    /// Keys that were dropped.
+    seen: Seen,
     policy: Option<PolicyRecord>,
     last_id: u64,
     newest_ms: u64,
@@ -271,6 +199,7 @@ impl State {
         let Some(task) = self.tasks.remove(&id) else { return };
         let Some(scope) = &task.accepted.scope else { return };
         self.window.leave(id, &scope.principal, dropped.cause, task.expires_at_ms());
+        self.seen.insert(scope);
         #[cfg(planted)]
         if crate::planted::is_active(crate::planted::Bug::ScopeWithoutOwner) {
             self.scopes.remove(scope);
@@ -406,6 +335,12 @@ impl State {
         &self.window
     }
 
+    /// Returns the memory of dropped keys.
+    #[must_use]
+    pub fn seen(&self) -> &Seen {
+        &self.seen
+    }
+
     /// Returns the newest log time in the records, in milliseconds.
     #[must_use]
     pub fn newest_ms(&self) -> u64 {
@@ -422,6 +357,11 @@ impl State {
     #[must_use]
     pub fn ignored_count(&self) -> u64 {
         self.ignored
+    }
+
+    /// The greatest identity of an acceptance.
+    pub(crate) fn last_id(&self) -> BroadcastId {
+        BroadcastId(self.last_id)
     }
 
     /// Returns the identity that the next acceptance gets.

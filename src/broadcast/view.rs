@@ -4,17 +4,15 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use oncelog_format::control::ControlRecord;
-
 use super::keys::{KeyHistory, KeyInfo, WindowSummary};
+use super::restore::{Extent, oldest, replay, restore, verify};
 use super::state::State;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{EntryKind, Io};
 use crate::log::LogView;
 use crate::lsn::Lsn;
 use crate::store::{
-    CHANNEL_GONE, CHANNELS, CONTROL, LOCK_GONE, check_begin, control_record, expect_log, identity,
-    list, pchannel_dirs,
+    CHANNEL_GONE, CHANNELS, CONTROL, LOCK_GONE, expect_log, identity, list, pchannel_dirs,
 };
 
 /// A look at a store. It shows the records that recovery would keep; some may not be durable yet.
@@ -49,10 +47,9 @@ impl StoreView {
         }
         expect_log(&*io, &dir.join(CONTROL), "the control log is gone")?;
         let control = LogView::open(dir.join(CONTROL), Arc::clone(&io))?;
-        let mut state = State::default();
-        let newest_ms = replay(&control, |record| state.apply(record))?;
-        let newest_ms = newest_ms.max(state.newest_ms());
-        Ok(Self { dir: dir.to_owned(), io, control, state, newest_ms })
+        let restored = restore(&mut control.reader(None)?, extent(&control))?;
+        let newest_ms = restored.newest_ms.unwrap_or(0).max(restored.state.newest_ms());
+        Ok(Self { dir: dir.to_owned(), io, control, state: restored.state, newest_ms })
     }
 
     /// What the records mean.
@@ -106,13 +103,31 @@ impl StoreView {
     /// `Corrupt`, `Unsupported`, `Io`.
     pub fn keys(&self, principal: &str, key: Option<&[u8]>, at_ms: u64) -> Result<Vec<KeyInfo>> {
         let mut history = KeyHistory::new(principal, key);
-        replay(&self.control, |record| {
+        let (mut reader, extent) = (self.control.reader(None)?, extent(&self.control));
+        let mut from = extent.oldest;
+        // As far back as the records go: they prove more than a state of later.
+        if extent.oldest > Lsn::FIRST
+            && let Some((state, covers)) = oldest(&mut reader, extent)?
+        {
+            history.begin(&state);
+            from = covers.next();
+        }
+        replay(&mut reader, from, |_, record| {
             if record.at_ms <= at_ms {
                 history.observe(record);
             }
         })?;
-        let is_complete = self.control.oldest_lsn() == Lsn::FIRST;
-        Ok(history.into_keys(&self.state, at_ms, is_complete))
+        Ok(history.into_keys(&self.state, at_ms))
+    }
+
+    /// Rebuilds the state of each checkpoint from the one before it, or from the first record on,
+    /// and compares; returns how many were compared.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` for the first one that differs, which its error names; `Unsupported`, `Io`.
+    pub fn verify_checkpoints(&self) -> Result<usize> {
+        verify(&mut self.control.reader(None)?, extent(&self.control))
     }
 
     /// The window at `at_ms`.
@@ -122,17 +137,7 @@ impl StoreView {
     }
 }
 
-/// Reads control from its first record on; returns the newest time of a frame.
-fn replay(control: &LogView, mut apply: impl FnMut(&ControlRecord)) -> Result<u64> {
-    let oldest = control.oldest_lsn();
-    check_begin(oldest, control.last_lsn().map_or(Lsn::FIRST, Lsn::next))?;
-    let mut reader = control.reader(None)?;
-    let mut newest_ms = 0;
-    while let Some(record) = reader.next()? {
-        newest_ms = record.time_ms.max(newest_ms);
-        if let Some(control) = control_record(&record)? {
-            apply(&control);
-        }
-    }
-    Ok(newest_ms)
+fn extent(control: &LogView) -> Extent {
+    let next = control.last_lsn().map_or(Lsn::FIRST, Lsn::next);
+    Extent { oldest: control.oldest_lsn(), next }
 }

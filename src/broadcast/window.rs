@@ -167,6 +167,17 @@ impl Window {
         self.evicted
     }
 
+    /// Returns the latest instant until which an evicted key would have lived, in milliseconds.
+    pub(super) fn evicted_until_ms(&self) -> u64 {
+        self.evicted_until_ms
+    }
+
+    /// Goes on from these counts of dropped keys.
+    pub(super) fn count_dropped(&mut self, expired: u64, evicted: u64, evicted_until_ms: u64) {
+        (self.expired, self.evicted) = (expired, evicted);
+        self.evicted_until_ms = evicted_until_ms;
+    }
+
     /// Returns for how long, in milliseconds, a key done at `now_ms` minus that is surely known: the
     /// lifetime, or less where a key was evicted that would live.
     #[must_use]

@@ -42,6 +42,8 @@ pub enum CallKind {
     Lock,
     /// Mapping.
     Map,
+    /// Dropping from the cache.
+    Evict,
     /// Asking for random bytes.
     Random,
 }

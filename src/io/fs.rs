@@ -7,6 +7,7 @@
 
 use std::fs::{self, File};
 use std::num::NonZeroU64;
+use std::ops::Range;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::Arc;
@@ -101,6 +102,9 @@ impl Io for FsIo {
     }
 }
 
+/// What a page of any machine divides.
+const EVICT_BYTES: u64 = 64 << 10;
+
 /// An open file of the machine.
 #[derive(Debug)]
 struct FsFile {
@@ -174,10 +178,12 @@ impl IoFile for FsFile {
         }
     }
 
-    fn evict(&self, len: u64) -> io::Result<()> {
-        // posix_fadvise(2): without a length it is the whole file, and no length is negative.
-        let len = NonZeroU64::new(len).filter(|len| i64::try_from(len.get()).is_ok());
-        match rustix::fs::fadvise(&self.file, 0, len, Advice::DontNeed) {
+    fn evict(&self, bytes: Range<u64>) -> io::Result<()> {
+        // posix_fadvise(2): pages are dropped whole, and without a length it is to the end.
+        let from = bytes.start - bytes.start % EVICT_BYTES;
+        let len = NonZeroU64::new(bytes.end.saturating_sub(from));
+        let len = len.filter(|len| i64::try_from(len.get()).is_ok());
+        match rustix::fs::fadvise(&self.file, from, len, Advice::DontNeed) {
             Ok(()) | Err(Errno::NOSYS | Errno::INVAL | Errno::SPIPE) => Ok(()),
             Err(e) => Err(e.into()),
         }
@@ -315,9 +321,9 @@ mod tests {
     fn what_was_written_is_there_behind_an_eviction() {
         let (dir, io) = fresh();
         let file = io.open(&dir.path().join("a"), OpenHow::CreateNew).unwrap();
-        for (offset, len) in [(0, 12_288), (20_000, 1), (30_000, u64::MAX), (0, 0)] {
+        for (offset, bytes) in [(0, 0..12_288), (70_000, 3..4), (90_000, 1..u64::MAX), (1, 0..0)] {
             file.write_all_at(b"abc", offset).unwrap();
-            file.evict(len).unwrap();
+            file.evict(bytes).unwrap();
             let mut buf = [0; 3];
             assert_eq!(file.read_full_at(&mut buf, offset).unwrap(), 3);
             assert_eq!(&buf, b"abc");

@@ -3,7 +3,8 @@
 //! It is as unhelpful as POSIX allows. Bytes, length and directory entries are independent: of what
 //! was not synced a power loss leaves any part, sectors of 512 bytes whole, the halves of a rename
 //! apart. A failed sync leaves each sector old or new on disk and all of them clean, while reads
-//! show the new bytes. Space can run out. Calls are counted, and any of them can fail.
+//! show the new bytes; a block that it was to write for the first time is not written by any later
+//! sync, until it leaves the cache. Space can run out. Calls are counted, and any of them can fail.
 //!
 //! [`MemIo`] is the view of one process: it counts, fails, and ends. [`Machine`] is what outlives
 //! it. It does **not** model time, permissions or links, and never reorders what it was told to
@@ -17,6 +18,7 @@ mod node;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -374,6 +376,12 @@ impl IoFile for MemFile {
         let mut shared = self.io.enter_whole(CallKind::Lock)?;
         let owner = shared.locks.entry(self.ino).or_insert(self.description);
         Ok(*owner == self.description)
+    }
+
+    fn evict(&self, bytes: Range<u64>) -> io::Result<()> {
+        let mut shared = self.io.enter_whole(CallKind::Evict)?;
+        shared.machine.file_mut(self.ino)?.evict_range(bytes.start, bytes.end);
+        Ok(())
     }
 
     fn map(&self, len: u64) -> io::Result<Bytes> {

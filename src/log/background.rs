@@ -8,6 +8,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use super::dir::Fault;
+use super::fill;
 use super::writer::{Gate, Guard, Shared, WRITE_BYTES, now};
 
 /// How long a buffered record waits for more, and how long a log rests before its slot is written.
@@ -19,6 +20,8 @@ enum Work {
     Sync,
     Slot,
     Rebuild,
+    /// The thread that fills is to be started.
+    Start,
     /// Nothing before so much time has passed.
     Rest(Duration),
     /// Nothing until somebody calls.
@@ -46,6 +49,10 @@ pub(crate) fn run(shared: &Arc<Shared>) {
                 gate.parked = false;
                 gate
             }
+            Work::Start => {
+                fill::start(shared, &mut gate);
+                gate
+            }
             _ if gate.tail.is_none() || gate.rolling => {
                 gate.blocked = true;
                 let mut gate = wait(shared, gate);
@@ -68,6 +75,9 @@ fn wait<'a>(shared: &'a Shared, gate: Guard<'a>) -> Guard<'a> {
 fn next(gate: &Gate, now: Duration, since: Duration) -> Work {
     if gate.poison.is_some() || gate.closed {
         return Work::Park;
+    }
+    if gate.fill.is_wanted() {
+        return Work::Start;
     }
     let left = |from: Duration| from.saturating_add(PAUSE).saturating_sub(now);
     let unsynced = gate.sync_due > gate.durable.lsn;

@@ -75,10 +75,19 @@ impl Cursor {
         if at.map
             && let Some(file) = held.file.take()
         {
-            // The map holds the file; whoever reads many segments holds no descriptor for each.
-            let (bytes, in_use) = (file.map(len)?, at.in_use.clone());
-            held.bytes = Bytes::from_owner(Mapped { bytes, _in_use: in_use });
-            held.end = len;
+            match file.map(len) {
+                // The map holds the file; whoever reads many segments holds no descriptor for each.
+                Ok(bytes) => {
+                    let in_use = at.in_use.clone();
+                    held.bytes = Bytes::from_owner(Mapped { bytes, _in_use: in_use });
+                    held.end = len;
+                }
+                // No address space, too many maps, a file system without: reading needs none.
+                Err(e) => {
+                    tracing::debug!(path = %path.display(), error = %e, "read without a map");
+                    held.file = Some(file);
+                }
+            }
         }
         let header = at.header;
         Ok(Self {
@@ -98,6 +107,7 @@ impl Cursor {
         &self.path
     }
 
+    #[inline]
     pub(super) fn lsn(&self) -> u64 {
         self.lsn
     }
@@ -111,6 +121,7 @@ impl Cursor {
     }
 
     /// Whether a record may be read from here.
+    #[inline]
     pub(super) fn has(&self, lsn: u64) -> bool {
         self.at.header.first_lsn.max(self.at.oldest) <= lsn && lsn <= self.at.last
     }
@@ -158,6 +169,7 @@ impl Cursor {
 
     /// The next record, and goes behind it. Stays where the frame does not hold, or, where only
     /// whole batches are served, a frame behind it of the same batch.
+    #[inline]
     pub(super) fn next(&mut self) -> Result<Record> {
         if self.at.judged && self.lsn >= self.whole {
             self.whole = self.behind_batch()?;
@@ -173,6 +185,7 @@ impl Cursor {
     }
 
     /// The record of the frame at `offset` with this header; the position stays.
+    #[inline]
     pub(super) fn record(&mut self, header: &FrameHeader, offset: u64) -> Result<Record> {
         let len = self.payload(header, offset)?;
         let begin = FrameHeader::LEN;
@@ -220,6 +233,7 @@ impl Cursor {
 
     /// The header of the frame at `offset`, which must be that of `lsn`. What has to be read for it
     /// goes up to `stop` where that is near.
+    #[inline]
     pub(super) fn header(
         &mut self,
         lsn: u64,
@@ -240,6 +254,7 @@ impl Cursor {
     }
 
     /// The length of the payload of the frame at `offset` with this header, verified.
+    #[inline]
     fn payload(&mut self, header: &FrameHeader, offset: u64) -> Result<usize> {
         let place = Place { salt: self.at.header.salt, offset };
         // Within the end, as the header was decoded with its room.
@@ -268,10 +283,12 @@ impl Cursor {
 
     /// Holds the bytes from `from` to `to`, and up to a step with them: what ends at `stop`, where
     /// that is near, else what follows.
+    #[inline]
     fn hold(&mut self, from: u64, to: u64, stop: Option<u64>) -> io::Result<()> {
-        if self.held.has(from, to) {
-            return Ok(());
-        }
+        if self.held.has(from, to) { Ok(()) } else { self.read(from, to, stop) }
+    }
+
+    fn read(&mut self, from: u64, to: u64, stop: Option<u64>) -> io::Result<()> {
         let step = self.held.step;
         self.held.step = step.saturating_mul(2).min(STEP_LEN);
         let behind = (from, to.max(from.saturating_add(step)));
@@ -338,22 +355,26 @@ struct Held {
 
 impl Held {
     /// Whether the bytes are held, those that there are.
+    #[inline]
     fn has(&self, from: u64, to: u64) -> bool {
         let len = u64::try_from(self.bytes.len()).unwrap_or(u64::MAX);
         self.from <= from && to.min(self.end) <= self.from.saturating_add(len)
     }
 
     /// What is held from an offset on.
+    #[inline]
     fn from(&self, offset: u64) -> &[u8] {
         self.bytes.get(self.index_of(offset)..).unwrap_or_default()
     }
 
+    #[inline]
     fn slice(&self, offset: u64, range: Range<usize>) -> Bytes {
         let begin = self.index_of(offset);
         let index = |at: usize| begin.saturating_add(at).min(self.bytes.len());
         self.bytes.slice(index(range.start)..index(range.end))
     }
 
+    #[inline]
     fn index_of(&self, offset: u64) -> usize {
         usize::try_from(offset.saturating_sub(self.from)).unwrap_or(usize::MAX)
     }

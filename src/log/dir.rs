@@ -140,7 +140,7 @@ pub(crate) fn prepare(io: &dyn Io, dir: &Path, create: CreateMode) -> Result<()>
             if create == CreateMode::Never {
                 return refuse("there is no log");
             }
-            if !listing.strays.is_empty() {
+            if !listing.strays.is_empty() || listing.cursors {
                 return refuse("the directory holds something else");
             }
             sync_parent_if_allowed(io, dir)

@@ -16,6 +16,14 @@ impl Shared {
     /// Drops the records below `oldest`: first both slots say so, durably, then the segments leave
     /// the log that hold no other record. Their files go later.
     pub(crate) fn trim(&self, oldest: u64) -> Result<Dropped> {
+        let is_new = {
+            let gate = self.gate();
+            gate.holds.check(gate.oldest, oldest)?;
+            oldest > gate.oldest
+        };
+        if is_new {
+            self.prove_cursors()?;
+        }
         let mut gate = self.gate();
         loop {
             gate.check_open()?;
@@ -23,7 +31,7 @@ impl Shared {
                 let what = format!("expected at most LSN {}, the next one", gate.next_lsn);
                 return Err(Error::new(ErrorKind::InvalidInput, what).at_lsn(oldest));
             }
-            gate.holds.check(oldest)?;
+            gate.holds.check(gate.oldest, oldest)?;
             gate.removal.try_again();
             let is_stated = oldest <= gate.oldest && gate.trimmed_count() == 0;
             if is_stated && !gate.removal.has_waiting() {
@@ -48,7 +56,7 @@ impl Shared {
         let (mut gate, tail) = self.take_tail(gate);
         let oldest = oldest.max(gate.oldest);
         // Others had the gate while this waited for the tail.
-        if let Err(held) = gate.holds.check(oldest) {
+        if let Err(held) = gate.holds.check(gate.oldest, oldest) {
             gate.tail = Some(tail);
             drop(self.settle(gate));
             return Err(held);

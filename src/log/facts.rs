@@ -6,18 +6,21 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use oncelog_format::limits::{ALIGNMENT, FRAMES_OFFSET};
-use oncelog_format::lock::LOCK_CONTENT_LEN;
+use oncelog_format::limits::{self, ALIGNMENT, FRAMES_OFFSET};
+use oncelog_format::lock::{LOCK_CONTENT_LEN, LOCK_UNFINISHED};
 use oncelog_format::{
     DecodeError, DecodeErrorKind, Footer, Owner, Place, SegmentHeader, Slot, Uuid, decode_lock,
     parse_segment_name,
 };
 
+use super::rows::{Head, HeaderFound};
 use crate::error::{Error, Result};
 use crate::io::{EntryKind, Io, IoFile, OpenHow};
 
 /// Name of the file that is locked and holds the identity.
 pub(crate) const LOCK_NAME: &str = "LOCK";
+/// Name of the file that holds the cursors.
+pub(crate) const CURSORS_NAME: &str = "CURSORS";
 /// What the name of a spare ends in.
 pub(crate) const SPARE_SUFFIX: &str = ".spare";
 
@@ -25,6 +28,7 @@ pub(crate) const SPARE_SUFFIX: &str = ".spare";
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Listing {
     pub(crate) lock: bool,
+    pub(crate) cursors: bool,
     /// Names of segments, in the order of their numbers.
     pub(crate) segments: Vec<String>,
     pub(crate) spares: Vec<OsString>,
@@ -38,6 +42,7 @@ impl Listing {
             let file = entry.kind == EntryKind::File;
             match entry.name.to_str() {
                 Some(LOCK_NAME) if file => listing.lock = true,
+                Some(CURSORS_NAME) if file => listing.cursors = true,
                 Some(name) if file && parse_segment_name(name).is_some() => {
                     listing.segments.push(name.to_owned());
                 }
@@ -60,6 +65,8 @@ pub(crate) enum LockFacts {
     /// The file is not there, is too short, or holds zeros.
     NoIdentity,
     Identity(Owner, Uuid),
+    /// A backup into the directory was not finished.
+    Unfinished,
     Damaged(DecodeError),
 }
 
@@ -68,10 +75,20 @@ impl LockFacts {
         let mut content = [0; LOCK_CONTENT_LEN];
         let read = file.read_full_at(&mut content, 0)?;
         Ok(match decode_lock(content.get(..read).unwrap_or_default()) {
+            Err(_) if content == LOCK_UNFINISHED => Self::Unfinished,
             Ok(None) => Self::NoIdentity,
             Ok(Some((owner, uuid))) => Self::Identity(owner, uuid),
             Err(e) => Self::Damaged(e),
         })
+    }
+
+    /// Where the content is neither zeros nor valid, and what it is.
+    pub(crate) fn damage(&self) -> Option<(u64, String)> {
+        match self {
+            Self::NoIdentity | Self::Identity(..) => None,
+            Self::Unfinished => Some((0, "the mark of a backup that was not finished".to_owned())),
+            Self::Damaged(e) => Some((u64::try_from(e.at).unwrap_or(u64::MAX), e.to_string())),
+        }
     }
 
     pub(crate) fn read(io: &dyn Io, dir: &Path) -> Result<Self> {
@@ -123,10 +140,12 @@ impl SegmentFacts {
 
     fn read_from(io: &dyn Io, path: &Path) -> io::Result<Self> {
         let file = io.open(path, OpenHow::Read)?;
-        let mut bytes = [0; SegmentHeader::LEN];
-        let read = file.read_full_at(&mut bytes, 0)?;
-        let mut header = SegmentHeader::decode(bytes.get(..read).unwrap_or_default());
-        let mut slots = [slot_at(&*file, 0)?, slot_at(&*file, 1)?];
+        // One read for header and slots, and one for the footer: a log has many segments.
+        let mut head = [0; HEAD_LEN];
+        let read = file.read_full_at(&mut head, 0)?;
+        let head = head.get(..read).unwrap_or_default();
+        let mut header = SegmentHeader::decode(head.get(..SegmentHeader::LEN).unwrap_or(head));
+        let mut slots = [slot_in(head, 0), slot_in(head, 1)];
         let mut header_damage = None;
         if let Err(e) = header
             && !is_unsupported(&e)
@@ -156,6 +175,29 @@ impl SegmentFacts {
     /// The number in the header, or in the name where the header is damaged.
     pub(crate) fn number(&self) -> u64 {
         self.header.map_or_else(|_| self.named.map_or(0, |(number, _)| number), |h| h.number)
+    }
+
+    /// What the begin of the segment says; `uuid` is that of the log where one is known, and
+    /// `behind_oldest` of a segment behind this one.
+    pub(crate) fn head(&self, uuid: Option<Uuid>, behind_oldest: bool) -> Head {
+        let header = match self.header {
+            _ if self.is_unsupported() => HeaderFound::Unsupported,
+            Ok(_) if self.header_damage.is_none() => HeaderFound::Valid,
+            Ok(_) | Err(_) => HeaderFound::Invalid,
+        };
+        Head {
+            header,
+            // Its copy stands in.
+            slot: self.header_damage.is_some(),
+            behind_oldest,
+            named: self.header.is_ok_and(|header| self.is_named_as(&header)),
+            ours: self.header.is_ok_and(|header| uuid.is_none_or(|uuid| uuid == header.uuid)),
+        }
+    }
+
+    /// Whether the name of the segment, where it has one, agrees with a header.
+    pub(crate) fn is_named_as(&self, header: &SegmentHeader) -> bool {
+        self.named.is_none_or(|named| named == (header.number, header.first_lsn))
     }
 
     /// The valid slot with the greatest counter.
@@ -197,21 +239,25 @@ fn newest(slots: &[SlotFacts; 2]) -> Option<Slot> {
     valid.max_by_key(|slot| slot.counter)
 }
 
-fn slot_at(file: &dyn IoFile, index: u32) -> io::Result<SlotFacts> {
-    let mut bytes = [0; Slot::LEN];
-    let read = file.read_full_at(&mut bytes, Slot::offset_of(index))?;
+/// A slot of the first bytes of a segment.
+fn slot_in(head: &[u8], index: u32) -> SlotFacts {
+    let offset = usize::try_from(Slot::offset_of(index)).unwrap_or(usize::MAX);
+    let bytes = head.get(offset..).unwrap_or_default();
+    let bytes = bytes.get(..Slot::LEN).unwrap_or(bytes);
     // The second slot is written before the segment has its name.
     if index == 0 && bytes == [0; Slot::LEN] {
-        return Ok(SlotFacts::Zeros);
+        return SlotFacts::Zeros;
     }
-    Ok(match Slot::decode(bytes.get(..read).unwrap_or_default(), index) {
+    match Slot::decode(bytes, index) {
         Ok(slot) => SlotFacts::Valid(slot),
         Err(e) => SlotFacts::Damaged(e),
-    })
+    }
 }
 
+/// Bytes from the start of a segment to behind its second slot.
+const HEAD_LEN: usize = 8192 + Slot::LEN;
 /// Bytes at the end of a file that tell whether a footer may end there.
-const END_LEN: u64 = 16;
+const END_LEN: usize = 16;
 
 /// The footer that ends a segment of `size` bytes, if one does.
 pub(crate) fn footer_of(
@@ -219,18 +265,29 @@ pub(crate) fn footer_of(
     header: &SegmentHeader,
     size: u64,
 ) -> io::Result<FooterFacts> {
-    let mut end = [0; 16];
-    let read = file.read_full_at(&mut end, size.saturating_sub(END_LEN).max(FRAMES_OFFSET))?;
-    let end = end.get(..read).unwrap_or_default();
-    let Some(len) = Footer::len_from_tail(end) else { return Ok(FooterFacts::Absent) };
+    // With as many entries as its writer makes, it is within this.
+    let entries = (size / limits::FOOTER_STRIDE_BYTES).saturating_add(1).saturating_mul(24);
+    let most = entries.saturating_add(96).min(u64::from(limits::FOOTER_LEN_MAX));
+    let from = size.saturating_sub(most).max(FRAMES_OFFSET);
+    let Some(most) = size.checked_sub(from) else { return Ok(FooterFacts::Absent) };
+    let mut end = vec![0; usize::try_from(most).unwrap_or(0)];
+    if file.read_full_at(&mut end, from)? < end.len() {
+        return Ok(FooterFacts::Absent);
+    }
+    let Some(last) = end.last_chunk::<END_LEN>() else { return Ok(FooterFacts::Absent) };
+    let Some(len) = Footer::len_from_tail(last) else { return Ok(FooterFacts::Absent) };
     let offset = size.checked_sub(u64::from(len));
     let offset = offset.filter(|&o| o >= FRAMES_OFFSET && o.is_multiple_of(ALIGNMENT));
     let Some(offset) = offset else { return Ok(FooterFacts::Absent) };
     // The length is within its limit and within the file.
-    let mut bytes = vec![0; usize::try_from(len).unwrap_or(0)];
-    let read = file.read_full_at(&mut bytes, offset)?;
-    let bytes = bytes.get(..read).unwrap_or_default();
-    Ok(match Footer::decode(bytes, Place { salt: header.salt, offset }) {
+    let len = usize::try_from(len).unwrap_or(0);
+    let mut bytes = end.split_off(end.len().saturating_sub(len));
+    if bytes.len() < len {
+        bytes.resize(len, 0);
+        let read = file.read_full_at(&mut bytes, offset)?;
+        bytes.truncate(read);
+    }
+    Ok(match Footer::decode(&bytes, Place { salt: header.salt, offset }) {
         Ok(footer) => FooterFacts::Valid(footer),
         Err(e) => FooterFacts::Damaged(e),
     })

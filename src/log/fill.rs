@@ -2,7 +2,9 @@
 //!
 //! Syncing blocks that were written before is faster than syncing blocks that a file has just got.
 //! So a thread of its own makes the spare of the next size when the tail is half full, and fills
-//! both in windows, the tail only a few windows ahead of its frames.
+//! both in windows, the tail only a few windows ahead of its frames. It does so for writers that
+//! sync: one that writes much between two syncs would only share the disk with the zeros. For that
+//! one it syncs ahead, so that the roll has little left to sync.
 //!
 //! A window of the tail is claimed under the gate, behind every frame that was encoded. Frames
 //! enter it only once its fill was written and synced; a writer that comes earlier waits for this
@@ -25,9 +27,16 @@ use super::spare::{Reserve, Spare, window_bytes, window_end, write_zeros};
 use super::writer::{Gate, Guard, Shared};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{Blocks, Io, IoFile, OpenHow};
+use crate::sync::thread::{self, JoinHandle};
 
 /// Windows of the tail that are filled ahead of its last frame.
 const WINDOWS_AHEAD: u64 = 4;
+/// Bytes that a sync covers, on average, above which zeros cost more than they save: they save a
+/// share of each sync, and cost by the byte.
+const SYNC_BYTES_MAX: u64 = 128 << 10;
+/// A tail is synced ahead whenever this share of it was written since: often enough that a roll has
+/// little left to sync, seldom enough that a writer who syncs itself hardly meets it.
+const SYNCS_AHEAD: u64 = 4;
 /// What file systems hand out at once: a window begins with one, so that none holds a frame too.
 const BLOCK_BYTES: u64 = 4096;
 
@@ -90,12 +99,30 @@ pub(crate) struct Filling {
     window: Option<(u64, u64)>,
     /// The rest of the tail is left to the writer.
     pub(crate) over: bool,
+    /// Where the writer began in the tail, and how often it has synced since.
+    begin: u64,
+    pub(crate) syncs: u64,
+    /// Zeros are worth writing until this tail shows how often it is synced.
+    grant: bool,
+    /// Bytes of the tail up to here were synced ahead, or are.
+    ahead: u64,
+    /// A thread syncs ahead.
+    syncing: bool,
     /// There is a writer: the log was made, or something was appended since it was opened.
     pub(crate) begun: bool,
     /// The description through which the tail is filled.
     file: Option<Arc<dyn IoFile>>,
-    /// The thread waits.
-    parked: bool,
+    thread: Thread,
+    handle: Option<JoinHandle<()>>,
+}
+
+/// The thread that fills. The background thread starts it once there is something to fill.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Thread {
+    Absent,
+    Wanted,
+    Working,
+    Parked,
 }
 
 impl Filling {
@@ -107,24 +134,38 @@ impl Filling {
             filled,
             window: None,
             over: false,
+            begin: filled,
+            syncs: 0,
+            grant: true,
+            ahead: filled,
+            syncing: false,
             begun: false,
             file: None,
-            parked: false,
+            thread: Thread::Absent,
+            handle: None,
         }
     }
 
     /// A roll has made a segment that is filled up to an offset.
-    pub(crate) fn restart(&mut self, filled: u64) {
+    pub(crate) fn restart(&mut self, filled: u64, pays: bool) {
+        self.grant = pays;
         self.filled = filled.max(FRAMES_OFFSET);
         self.next = Next::Absent;
+        (self.begin, self.ahead) = (FRAMES_OFFSET, FRAMES_OFFSET);
+        self.syncs = 0;
         self.over = false;
         self.begun = true;
         self.file = None;
     }
 
+    /// Whether the thread is to be started.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.thread == Thread::Wanted
+    }
+
     /// Whether a thread fills a window or the spare.
     pub(crate) fn is_busy(&self) -> bool {
-        self.window.is_some() || matches!(self.next, Next::Out)
+        self.window.is_some() || self.syncing || matches!(self.next, Next::Out)
     }
 
     /// The spare, where one is ready.
@@ -148,11 +189,14 @@ enum Step {
     Make(u64, u64),
     /// A window of the spare.
     Fill(Spare),
+    /// A sync of the tail, through this description or the file at the path.
+    Sync { file: Option<Arc<dyn IoFile>>, path: PathBuf },
 }
 
 /// What came of it.
 enum Done {
     Window(Option<Arc<dyn IoFile>>, u64),
+    Synced(Option<Arc<dyn IoFile>>),
     /// The rest of the tail is not filled.
     Over(Error),
     Failed(Error),
@@ -170,7 +214,7 @@ impl Gate {
     /// The next window of the tail.
     fn next_window(&self) -> Option<(u64, u64)> {
         let fill = &self.fill;
-        if fill.plan != Plan::Zero || fill.over {
+        if fill.plan != Plan::Zero || fill.over || !self.pays() {
             return None;
         }
         let window = window_bytes(self.capacity);
@@ -189,6 +233,21 @@ impl Gate {
         (from < self.capacity && from < ahead).then(|| (from, window_end(from, self.capacity)))
     }
 
+    /// Whether zeros are worth writing for a writer that syncs as this one does.
+    pub(crate) fn pays(&self) -> bool {
+        let bytes = self.end.saturating_sub(self.fill.begin);
+        let worth = self.fill.syncs.saturating_mul(SYNC_BYTES_MAX);
+        let grant = if self.fill.grant { window_bytes(self.capacity) } else { 0 };
+        bytes < worth.saturating_add(grant)
+    }
+
+    /// How far the tail is to be synced ahead: whoever syncs then finds less to do.
+    fn next_sync(&self) -> Option<u64> {
+        let upto = self.written.offset;
+        let from = self.fill.ahead.max(self.durable.offset);
+        (upto.saturating_sub(from) >= self.capacity / SYNCS_AHEAD).then_some(upto)
+    }
+
     /// Whether a spare is to be made.
     fn is_spare_due(&self) -> bool {
         self.fill.plan != Plan::Nothing
@@ -198,6 +257,7 @@ impl Gate {
 
     fn is_spare_unfilled(&self) -> bool {
         self.fill.plan == Plan::Zero
+            && self.pays()
             && matches!(&self.fill.next, Next::Ready(spare) if spare.filled < spare.size)
     }
 
@@ -209,23 +269,33 @@ impl Gate {
 
     fn wants_fill(&self) -> bool {
         self.may_fill()
-            && (self.is_spare_due() || self.is_spare_unfilled() || self.next_window().is_some())
+            && !self.fill.is_busy()
+            && (self.is_spare_due()
+                || self.next_sync().is_some()
+                || self.next_window().is_some()
+                || self.is_spare_unfilled())
     }
 
-    /// Claims the next step: the tail comes first, its frames are nearer.
+    /// Claims the next step, the one that somebody needs first: a spare takes no time to make, and
+    /// the frames of the tail are nearer than those of the spare.
     fn claim(&mut self, segment_bytes_max: u64) -> Option<Step> {
         if !self.may_fill() || self.fill.is_busy() {
             return None;
+        }
+        if self.is_spare_due() {
+            let number = self.number_max.checked_add(1)?;
+            self.fill.next = Next::Out;
+            return Some(Step::Make(number, next_size(self.capacity, 0, segment_bytes_max)));
         }
         if let Some((from, upto)) = self.next_window() {
             let path = self.segments.last()?.path.clone();
             self.fill.window = Some((from, upto));
             return Some(Step::Window { file: self.fill.file.take(), path, from, upto });
         }
-        if self.is_spare_due() {
-            let number = self.number_max.checked_add(1)?;
-            self.fill.next = Next::Out;
-            return Some(Step::Make(number, next_size(self.capacity, 0, segment_bytes_max)));
+        if let Some(upto) = self.next_sync() {
+            let path = self.segments.last()?.path.clone();
+            (self.fill.syncing, self.fill.ahead) = (true, upto);
+            return Some(Step::Sync { file: self.fill.file.take(), path });
         }
         if !self.is_spare_unfilled() {
             return None;
@@ -241,6 +311,7 @@ impl Gate {
                 (self.fill.file, self.fill.filled) = (file, upto);
                 self.stats.fills = self.stats.fills.saturating_add(1);
             }
+            Done::Synced(file) => self.fill.file = file,
             Done::Made(spare) => self.fill.next = Next::Ready(spare),
             Done::Filled(spare) => {
                 self.fill.next = Next::Ready(spare);
@@ -256,21 +327,32 @@ impl Gate {
                 self.fill.next = Next::GivenUp;
             }
         }
-        self.fill.window = None;
+        (self.fill.window, self.fill.syncing) = (None, false);
+    }
+}
+
+/// Starts the thread. Without one, rolls make their spares, and nothing is filled.
+pub(crate) fn start(shared: &Arc<Shared>, gate: &mut Gate) {
+    gate.fill.thread = Thread::Working;
+    let filler = Arc::clone(shared);
+    let started = thread::Builder::new().name("oncelog-fill".to_owned());
+    match started.spawn(move || run(&filler)) {
+        Ok(thread) => gate.fill.handle = Some(thread),
+        Err(e) => tracing::warn!(error = %e, "no thread to fill segments ahead"),
     }
 }
 
 /// Fills until the log stops.
-pub(crate) fn run(shared: &Arc<Shared>) {
+fn run(shared: &Arc<Shared>) {
     let mut gate = shared.gate();
     while !gate.stop {
         gate = match gate.claim(shared.segment_bytes_max) {
             Some(step) => shared.fill(gate, step),
             None => {
-                gate.fill.parked = true;
+                gate.fill.thread = Thread::Parked;
                 let waited = shared.filling.wait(gate);
                 let mut gate = waited.unwrap_or_else(PoisonError::into_inner);
-                gate.fill.parked = false;
+                gate.fill.thread = Thread::Working;
                 gate
             }
         };
@@ -280,9 +362,17 @@ pub(crate) fn run(shared: &Arc<Shared>) {
 impl Shared {
     /// Wakes the thread that fills, where there is something for it.
     pub(crate) fn call_filler(&self, gate: &mut Gate) {
-        if gate.fill.parked && (gate.stop || gate.wants_fill()) {
-            gate.fill.parked = false;
-            self.filling.notify_one();
+        match gate.fill.thread {
+            Thread::Parked if gate.stop || gate.wants_fill() => {
+                gate.fill.thread = Thread::Working;
+                self.filling.notify_one();
+            }
+            Thread::Absent if self.has_background && gate.wants_fill() => {
+                gate.fill.thread = Thread::Wanted;
+                gate.parked = false;
+                self.wanted.notify_one();
+            }
+            _ => {}
         }
     }
 
@@ -347,6 +437,16 @@ impl Shared {
                     Err(e) => Done::Failed(Error::io("cannot sync the segment", &path, e)),
                 }
             }
+            Step::Sync { file, path } => {
+                let file = match file.map_or_else(|| io.open(&path, OpenHow::ReadWrite), Ok) {
+                    Ok(file) => file,
+                    Err(e) => return Done::Over(Error::io("cannot open the segment", &path, e)),
+                };
+                match file.sync() {
+                    Ok(()) => Done::Synced(Some(file)),
+                    Err(e) => Done::Failed(Error::io("cannot sync the segment", &path, e)),
+                }
+            }
             Step::Make(number, size) => match Spare::make(io, &self.dir, number, size, reserve) {
                 Ok(spare) => Done::Made(spare),
                 Err(e) => Done::GivenUp(e),
@@ -361,8 +461,17 @@ impl Shared {
         }
     }
 
-    /// Removes the spare of a log that was closed. One that stays is removed by the next open.
-    pub(crate) fn remove_spare(&self) {
+    /// Waits for the thread of a log that was closed, and removes the spare. One that stays is
+    /// removed by the next open.
+    pub(crate) fn end_filler(&self) {
+        let thread = self.gate().fill.handle.take();
+        // A waker that the thread calls may own the last handle: it cannot wait for itself.
+        if let Some(thread) = thread
+            && thread.thread().id() != thread::current().id()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread that fills panicked");
+        }
         let mut gate = self.gate();
         let spare = gate.fill.take_ready().filter(|_| gate.poison.is_none());
         drop(gate);

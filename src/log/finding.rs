@@ -167,6 +167,12 @@ pub enum FindingKind {
     SuccessorUnseen,
     /// Bytes beside the header and the slots that must be zero and are not.
     GapDamaged,
+    /// The file of the cursors is damaged, or another log's.
+    CursorsDamaged,
+    /// A copy of a cursor is neither zeros nor valid, and the other one is.
+    CursorIgnored,
+    /// A cursor stands behind the end of the log: what it had seen is gone.
+    CursorAhead,
     /// What a live writer had not finished while it was looked at.
     InFlight,
 }
@@ -199,6 +205,9 @@ impl FindingKind {
             Self::Stray => "stray",
             Self::SuccessorUnseen => "successor_unseen",
             Self::GapDamaged => "gap_damaged",
+            Self::CursorsDamaged => "cursors_damaged",
+            Self::CursorIgnored => "cursor_ignored",
+            Self::CursorAhead => "cursor_ahead",
             Self::InFlight => "in_flight",
         }
     }
@@ -230,6 +239,9 @@ impl FindingKind {
             Self::Stray => "the file is ignored",
             Self::SuccessorUnseen => "the segment was judged by itself",
             Self::GapDamaged => "no record is concerned",
+            Self::CursorsDamaged => "where the cursors stand is not known and nothing is trimmed",
+            Self::CursorIgnored => "the copy is ignored and the other one counts",
+            Self::CursorAhead => "durable records that the cursor had seen are gone",
             Self::InFlight => "a writer is at work there",
         }
     }

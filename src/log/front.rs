@@ -64,17 +64,42 @@ impl Log {
         batch: Batch<'_>,
         durability: Durability,
     ) -> Result<LsnRange> {
+        let sync = durability == Durability::Synced;
+        let lsns = self.take_in_async(batch, sync).await?;
+        if sync { Pending::new(Arc::clone(&self.handle.shared), lsns).await } else { Ok(lsns) }
+    }
+
+    /// Puts a batch into the log's buffer, as [`Log::enqueue`] does, and never blocks the thread that
+    /// polls. What it resolves to is a future of its own, which says when the batch is durable: an
+    /// append and the wait for its sync in two halves, for who has to know the LSNs at once.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Log::enqueue`]; also `InvalidInput` outside of a tokio runtime, and `Closed` when
+    /// the runtime ends before the call began: nothing was written.
+    ///
+    /// # Durability
+    ///
+    /// None yet. The batch is synced within 10 ms whether or not anybody waits for it.
+    ///
+    /// # Cancellation
+    ///
+    /// As [`Log::append_batch_async`].
+    pub async fn enqueue_async(&self, batch: Batch<'_>) -> Result<Pending> {
+        let lsns = self.take_in_async(batch, true).await?;
+        Ok(Pending::new(Arc::clone(&self.handle.shared), lsns))
+    }
+
+    async fn take_in_async(&self, batch: Batch<'_>, sync: bool) -> Result<LsnRange> {
         let runtime = runtime()?;
         let shared = &self.handle.shared;
-        let sync = durability == Durability::Synced;
-        let lsns = match shared.try_enqueue(batch, sync)? {
-            Some(lsns) => lsns,
+        match shared.try_enqueue(batch, sync)? {
+            Some(lsns) => Ok(lsns),
             None => {
                 let (shared, copy) = (Arc::clone(shared), Copied::of(batch));
-                off_thread(&runtime, move || copy.enqueue(&shared, sync)).await?
+                off_thread(&runtime, move || copy.enqueue(&shared, sync)).await
             }
-        };
-        if sync { Pending::new(Arc::clone(shared), lsns).await } else { Ok(lsns) }
+        }
     }
 
     /// The durable LSN, once it is at least `lsn`. The record need not have been appended yet, and

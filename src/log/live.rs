@@ -5,11 +5,15 @@ use std::sync::Arc;
 
 use oncelog_format::{FooterEntry, SegmentHeader, segment_name};
 
-use super::reader::{Located, Source, trimmed};
+use super::Log;
+use super::pins::HolderKind;
+use super::reader::{Located, Reader, Source, trimmed};
+use super::seek;
 use super::tail::Mark;
 use super::writer::{Gate, Shared, closed};
 use crate::error::Result;
 use crate::io::Io;
+use crate::lsn::Lsn;
 
 /// The writer's own log.
 #[derive(Clone, Debug)]
@@ -113,6 +117,67 @@ impl Source for Live {
 
     fn io(&self) -> &dyn Io {
         &*self.shared.io
+    }
+}
+
+impl Log {
+    /// Reads durable records from `from` on, which need not be there yet. Goes on after a failure
+    /// has poisoned the log.
+    ///
+    /// # Errors
+    ///
+    /// `Trimmed` below the oldest LSN, which the error carries. `Closed`.
+    pub fn reader(&self, from: Lsn) -> Result<Reader> {
+        self.reader_of(from, Reach::Durable)
+    }
+
+    /// As [`Log::reader`], with a pin of this name on what was not read yet. It moves forward with
+    /// the reader, a segment at a time, and where the reader comes to the end.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Log::pin`].
+    pub fn reader_pinned(&self, name: &str, from: Lsn) -> Result<Reader> {
+        let pin = self.handle.shared.pin(HolderKind::Reader, name, from)?;
+        Ok(self.reader(from)?.pinned(pin))
+    }
+
+    /// As [`Log::reader`], and on through what is written and not yet durable:
+    /// [`Record::durable`](crate::Record::durable) says what is. A power loss may take those records, and a later open of
+    /// the log then gives their LSNs to others. What is in the log's buffer is not read.
+    ///
+    /// # Errors
+    ///
+    /// As [`Log::reader`].
+    pub fn reader_written(&self, from: Lsn) -> Result<Reader> {
+        self.reader_of(from, Reach::Written)
+    }
+
+    fn reader_of(&self, from: Lsn, reach: Reach) -> Result<Reader> {
+        let shared = &self.handle.shared;
+        let gate = shared.gate();
+        if gate.closed {
+            return Err(closed());
+        }
+        if from.get() < gate.oldest {
+            return Err(trimmed(gate.oldest));
+        }
+        let source: Arc<dyn Source> = Arc::new(Live { shared: Arc::clone(shared), reach });
+        Ok(Reader::new(source, from.get()))
+    }
+
+    /// The LSN of the first durable record of a time or later, in milliseconds since 1970-01-01
+    /// UTC; the one behind the durable LSN where all are older. Times never decrease in a log, so
+    /// that every record behind it is of that time or later, too. Reads a small part of one
+    /// segment.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` where damage stands in between; `Closed`; `Io`.
+    pub fn seek_time(&self, time_ms: u64) -> Result<Lsn> {
+        let shared = Arc::clone(&self.handle.shared);
+        let source: Arc<dyn Source> = Arc::new(Live { shared, reach: Reach::Durable });
+        seek::first_at(&source, time_ms).map(Lsn::at_least_first)
     }
 }
 

@@ -23,6 +23,7 @@ use super::spare::Spare;
 use super::stats::LogStats;
 use super::survey::{self, Segment, Survey, TailState};
 use super::tail::{Mark, Tail};
+use super::wait::Callers;
 use super::writer::{Gate, SegmentRef, Shared, now};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{Io, IoFile, OpenHow};
@@ -156,8 +157,16 @@ fn resume(
     gate.number_max = survey.number_max;
     gate.fill.plan = Plan::of(options.fill, &*options.io, path);
     (gate.oldest, gate.degraded) = (survey.oldest, survey.degraded());
+    gate.holds = Holds::new(&survey.cursors);
     gate.slot_lsn = slot.map_or(0, |slot| slot.durable_lsn);
     gate.must_roll = judged.bare || judged.state != TailState::Clean;
+    #[cfg(planted)]
+    if crate::planted::is_active(crate::planted::Bug::BareTailWritten) && judged.bare {
+        gate.must_roll = judged.state != TailState::Clean;
+        if let Some(tail) = &mut gate.tail {
+            tail.bare = false;
+        }
+    }
     #[cfg(planted)]
     if crate::planted::is_active(crate::planted::Bug::AppendBehindTorn)
         && judged.state == TailState::Torn
@@ -189,20 +198,36 @@ fn resume(
 }
 
 /// The tail, opened, with no record in it that is not durable.
+///
+/// What a failed sync left in the cache says nothing of the disk, and it is not enough to write it
+/// again: ext4 takes a block that it failed to write for written as long as it is cached, and after
+/// a later write and sync, both of which return well, the disk still says that it is not. So it is
+/// dropped first. The description is older than that, so that its sync tells of what is not dropped.
 fn prove(path: &Path, options: &Options, survey: Survey) -> Result<(Arc<dyn IoFile>, Survey)> {
-    let tail = &tail_of(path, &survey)?.0.facts.path;
-    let file = options.io.open(tail, OpenHow::ReadWrite);
-    let file = file.map_err(|e| Error::io("cannot open the segment", tail, e))?;
+    let (segment, judged) = tail_of(path, &survey)?;
+    let tail = segment.facts.path.clone();
+    let file = options.io.open(&tail, OpenHow::ReadWrite);
+    let file = file.map_err(|e| Error::io("cannot open the segment", &tail, e))?;
+    let evict = |from| {
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::CacheKept) {
+            return Ok(());
+        }
+        let dropped = file.evict(from..u64::MAX);
+        dropped.map_err(|e| Error::io("cannot drop the segment from the cache", &tail, e))
+    };
     if survey.last <= survey.proven {
+        // Zeros that a failed sync left look as any.
+        if judged.state == TailState::Clean {
+            evict(segment.end)?;
+        }
         return Ok((file, survey));
     }
-    // What a failed sync left in the cache is no record of the disk. It must not only be written
-    // again: ext4 takes a block that it failed to write for written as long as it is cached, and
-    // after a later write and sync, both of which return well, the disk still says that it is not.
-    // The description is older than this, so that its sync tells of all that is not dropped.
-    let dropped = file.evict(u64::MAX);
-    dropped.map_err(|e| Error::io("cannot drop the segment from the cache", tail, e))?;
-    let survey = judge(path, options)?;
+    evict(0)?;
+    let survey = survey.look_at_tail_again(&*options.io, options.check)?;
+    if let Some(damage) = survey.damage() {
+        return Err(damage.to_error());
+    }
     let (segment, judged) = tail_of(path, &survey)?;
     if survey.last > survey.proven {
         rewrite(&*file, segment, &judged.entries, survey.proven)?;
@@ -257,6 +282,7 @@ fn gate(tail: Tail, end: Mark, tally: Tally, segments: Vec<SegmentRef>) -> Gate 
         group: 0,
         syncing: 0,
         grouped: (0, 0),
+        callers: Callers::default(),
         moved: false,
         blocked: false,
         waiters: BTreeMap::new(),
@@ -358,8 +384,13 @@ impl Shared {
         }
         let (gate, tail) = self.take_tail(gate);
         let (durable, oldest) = (gate.stated_by_slot(), gate.oldest);
-        let (mut gate, tail, stated) =
-            self.with_tail(gate, tail, |tail| tail.write_slot_synced(durable, oldest));
+        let (mut gate, tail, stated) = self.with_tail(gate, tail, |tail| {
+            #[cfg(planted)]
+            if crate::planted::is_active(crate::planted::Bug::LeftoversUnstated) {
+                return Ok(());
+            }
+            tail.write_slot_synced(durable, oldest)
+        });
         gate.tail = Some(tail);
         match stated {
             Ok(()) => gate.removal.release(std::iter::empty()),

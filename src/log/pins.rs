@@ -8,9 +8,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use super::Log;
+use super::cursors::{CursorFacts, Stand, gone};
+use super::finding::Finding;
 use super::reader::trimmed;
+use super::remove::Leftover;
 use super::writer::{Gate, Shared, closed};
+use super::{Log, LogView};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lsn::Lsn;
 
@@ -26,6 +29,20 @@ pub struct Holder {
     pub lsn: Lsn,
 }
 
+impl Holder {
+    pub(crate) fn cursor(name: &str, stand: &Stand) -> Self {
+        let (kind, lsn) = (HolderKind::Cursor, Lsn::at_least_first(stand.lsn));
+        Self { kind, name: name.to_owned(), lsn }
+    }
+
+    /// The holder of the oldest record first.
+    pub(crate) fn in_order(holders: impl Iterator<Item = Self>) -> Vec<Self> {
+        let mut holders: Vec<Self> = holders.collect();
+        holders.sort_by(|a, b| (a.lsn, a.kind, &a.name).cmp(&(b.lsn, b.kind, &b.name)));
+        holders
+    }
+}
+
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {:?} from LSN {}", self.kind, self.name, self.lsn)
@@ -38,6 +55,8 @@ impl fmt::Display for Holder {
 pub enum HolderKind {
     /// A segment that was trimmed and whose file is still there.
     Leftover,
+    /// A named cursor.
+    Cursor,
     /// A reader that asked for it.
     Reader,
     /// A pin of the caller.
@@ -52,6 +71,7 @@ impl HolderKind {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Leftover => "leftover",
+            Self::Cursor => "cursor",
             Self::Reader => "reader",
             Self::Pin => "pin",
             Self::Policy => "policy",
@@ -71,26 +91,67 @@ pub(crate) struct Holds {
     pins: BTreeMap<u64, Holder>,
     /// Pins that there ever were: each has a number of its own.
     count: u64,
+    /// The cursors of the log, where they are known to stand.
+    pub(crate) cursors: BTreeMap<String, Stand>,
+    /// Counters of the places of cursors that were removed.
+    pub(crate) removed: BTreeMap<u32, u64>,
+    /// Where callers want cursors to stand.
+    pub(crate) wanted: BTreeMap<String, u64>,
+    /// Why it is not known where cursors stand.
+    damage: Option<Finding>,
     /// Where the trim goes whose slots are being written; 0 when there is none.
     trimming: u64,
 }
 
 impl Holds {
-    /// Who would lose a record if everything below `oldest` went: the holder of the oldest one.
-    pub(crate) fn against(&self, oldest: u64) -> Option<Holder> {
-        let held = self.pins.values().min_by_key(|pin| pin.lsn);
-        held.filter(|holder| holder.lsn.get() < oldest).cloned()
+    /// With the cursors that recovery has found.
+    pub(crate) fn new(facts: &CursorFacts) -> Self {
+        let (cursors, damage) = (facts.cursors.iter().cloned().collect(), facts.damage.clone());
+        let removed = facts.removed.iter().map(|stand| (stand.index, stand.counter)).collect();
+        Self { cursors, removed, damage, ..Self::default() }
     }
 
-    /// Refuses a trim that would take a record from its holder.
-    pub(crate) fn check(&self, oldest: u64) -> Result<()> {
-        match self.against(oldest) {
+    /// Who would lose a record if everything below `oldest` went: the holder of the oldest one.
+    pub(crate) fn against(&self, oldest: u64) -> Option<Holder> {
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::PinIgnored) {
+            return None;
+        }
+        self.all().filter(|holder| holder.lsn.get() < oldest).min_by_key(|holder| holder.lsn)
+    }
+
+    /// Refuses a trim, from one oldest LSN to another, that would take a record from its holder.
+    pub(crate) fn check(&self, from: u64, to: u64) -> Result<()> {
+        if to <= from {
+            return Ok(());
+        }
+        self.check_cursors()?;
+        match self.against(to) {
             Some(holder) => {
-                let what = format!("records below LSN {oldest} are held by the {holder}");
+                let what = format!("records below LSN {to} are held by the {holder}");
                 Err(Error::new(ErrorKind::Pinned, what).at_lsn(holder.lsn.get()))
             }
             None => Ok(()),
         }
+    }
+
+    /// Refuses what needs to know where the cursors stand.
+    pub(crate) fn check_cursors(&self) -> Result<()> {
+        self.damage.as_ref().map_or(Ok(()), |damage| Err(damage.to_error()))
+    }
+
+    /// Whether the file holds, or has held, a cursor.
+    pub(crate) fn has_used_cursors(&self) -> bool {
+        !self.cursors.is_empty() || !self.removed.is_empty()
+    }
+
+    pub(crate) fn stand(&self, cursor: &str) -> Result<&Stand> {
+        self.cursors.get(cursor).ok_or_else(|| gone(cursor))
+    }
+
+    pub(crate) fn want(&mut self, cursor: &str, lsn: u64) {
+        let wanted = self.wanted.entry(cursor.to_owned()).or_insert(lsn);
+        *wanted = lsn.max(*wanted);
     }
 
     /// From here to [`Holds::end_trim`] nobody can pin what the trim is about to drop.
@@ -102,8 +163,9 @@ impl Holds {
         self.trimming = 0;
     }
 
-    pub(crate) fn all(&self) -> impl Iterator<Item = &Holder> {
-        self.pins.values()
+    pub(crate) fn all(&self) -> impl Iterator<Item = Holder> {
+        let cursors = self.cursors.iter().map(|(name, stand)| Holder::cursor(name, stand));
+        self.pins.values().cloned().chain(cursors)
     }
 }
 
@@ -172,7 +234,7 @@ impl Drop for Pin {
 }
 
 /// Refuses a place behind which the log has not come yet.
-fn check_below_end(gate: &Gate, lsn: u64) -> Result<()> {
+pub(super) fn check_below_end(gate: &Gate, lsn: u64) -> Result<()> {
     if lsn <= gate.next_lsn {
         return Ok(());
     }
@@ -221,10 +283,19 @@ impl Log {
     #[must_use]
     pub fn why_not_trimmed(&self) -> Vec<Holder> {
         let gate = self.handle.shared.gate();
-        let mut holders: Vec<Holder> = gate.holds.all().cloned().collect();
-        holders.extend(gate.removal.holders());
-        holders.push(self.policy_holder(&gate));
-        holders.sort_by_key(|holder| (holder.lsn, holder.kind));
-        holders
+        let policy = std::iter::once(self.policy_holder(&gate));
+        Holder::in_order(gate.holds.all().chain(gate.removal.holders()).chain(policy))
+    }
+}
+
+impl LogView {
+    /// What keeps records, or the files of some, on the disk as far as the files tell: cursors and
+    /// leftovers of a trim, the holder of the oldest record first. Pins live in the writer's
+    /// process.
+    #[must_use]
+    pub fn why_not_trimmed(&self) -> Vec<Holder> {
+        let survey = &self.seen().survey;
+        let leftovers = survey.leftovers.iter().map(Leftover::found);
+        Holder::in_order(leftovers.map(|l| l.holder()).chain(survey.cursors.holders()))
     }
 }

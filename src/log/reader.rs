@@ -12,6 +12,7 @@ use bytes::Bytes;
 use oncelog_format::SegmentHeader;
 
 use super::cursor::Cursor;
+use super::pins::Pin;
 use super::remove::InUse;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Io;
@@ -138,11 +139,44 @@ pub struct Reader {
     open: Option<Cursor>,
     /// Segments that a seek has left, the last one last.
     kept: Vec<Cursor>,
+    pin: Option<Held>,
+}
+
+/// A pin on what was not read yet.
+#[derive(Debug)]
+pub(super) struct Held {
+    pin: Pin,
+    /// The LSN that it was moved to.
+    from: u64,
+}
+
+impl Held {
+    pub(super) fn new(pin: Pin) -> Self {
+        let from = pin.lsn().get();
+        Self { pin, from }
+    }
+
+    /// Lets go of the records before `next`, once there are so many. It only goes forward.
+    pub(super) fn advance(&mut self, next: u64, count: u64) {
+        if next.checked_sub(self.from).is_none_or(|passed| passed < count) {
+            return;
+        }
+        match self.pin.advance(Lsn::at_least_first(next)) {
+            Ok(()) => self.from = next,
+            // Above the end, to which a seek may go.
+            Err(e) => tracing::debug!(error = %e, "a pin stays"),
+        }
+    }
 }
 
 impl Reader {
     pub(crate) fn new(source: Arc<dyn Source>, from: u64) -> Self {
-        Self { source, next: from, open: None, kept: Vec::new() }
+        Self { source, next: from, open: None, kept: Vec::new(), pin: None }
+    }
+
+    /// Holds what was not read yet against retention.
+    pub(super) fn pinned(self, pin: Pin) -> Self {
+        Self { pin: Some(Held::new(pin)), ..self }
     }
 
     /// The next record; `None` when there is none yet, and a later call may find one.
@@ -155,7 +189,24 @@ impl Reader {
     #[expect(clippy::should_implement_trait, reason = "an iterator ends for good; this does not")]
     pub fn next(&mut self) -> Result<Option<Record>> {
         let lsn = self.next;
+        // The way of nearly every record.
+        if let Some(open) = &mut self.open
+            && open.lsn() == lsn
+            && open.has(lsn)
+            && let Ok(record) = open.next()
+        {
+            self.next = lsn.saturating_add(1);
+            return Ok(Some(record));
+        }
+        self.next_elsewhere(lsn)
+    }
+
+    /// The record of `lsn`, which is not simply the next one of the open segment, or does not hold.
+    fn next_elsewhere(&mut self, lsn: u64) -> Result<Option<Record>> {
         if !self.open.as_ref().is_some_and(|open| open.has(lsn)) {
+            if let Some(pin) = &mut self.pin {
+                pin.advance(lsn, 1);
+            }
             let Some(at) = self.source.locate(lsn)? else { return Ok(None) };
             self.enter(at, lsn)?;
         }
@@ -212,9 +263,15 @@ impl Reader {
         Lsn::at_least_first(self.next)
     }
 
+    /// Whether the next record lies in the open segment, and that was the tail when it was opened.
+    pub(super) fn is_in_tail(&self) -> bool {
+        self.open.as_ref().is_some_and(|open| open.has(self.next) && !open.is_mapped())
+    }
+
     /// Makes a segment the open one, in which `lsn` is wanted.
     fn enter(&mut self, at: Located, lsn: u64) -> Result<()> {
-        let is_it = |cursor: &Cursor| cursor.at.header == at.header;
+        // A number is given once.
+        let is_it = |cursor: &Cursor| cursor.at.header.number == at.header.number;
         let held = match self.open.take() {
             Some(open) if is_it(&open) => Some(open),
             left => {

@@ -5,19 +5,18 @@
 //!
 //! Memory is bounded by the largest record and by the number of segments.
 
-use std::io;
 use std::path::Path;
 
-use oncelog_format::limits::FRAMES_OFFSET;
-use oncelog_format::{Footer, Owner, SegmentHeader};
+use oncelog_format::{Owner, SegmentHeader};
 
 use super::facts::{FooterFacts, LOCK_NAME, Listing, LockFacts, SegmentFacts, SlotFacts};
 use super::finding::{Finding, FindingKind, Severity};
 use super::options::Check;
-use super::scan::{self, Behind, Frames, Tally, Window};
+use super::rows::{self, End, Ending, FooterTaken, Identity, Row};
+use super::scan::{Behind, Frames, Tally};
 use super::survey::{Segment, Survey, Tail, TailState};
 use crate::error::{Error, ErrorKind, Result};
-use crate::io::{Io, OpenHow};
+use crate::io::Io;
 
 impl Survey {
     /// Judges a directory; with [`Check::Full`] every frame is read.
@@ -40,9 +39,35 @@ impl Survey {
         survey.admit_all(facts);
         survey.check_order();
         survey.leave_out_leftovers();
+        survey.read_cursors(io);
         survey.judge_segments(io, check, true)?;
+        survey.judge_cursors(); // @Y
         survey.name_others();
         Ok(survey)
+    }
+
+    /// Judges a log without damage again, of which only the frames of the tail may have changed.
+    /// Where more has, all of it is judged.
+    ///
+    /// # Errors
+    ///
+    /// As [`Survey::read`].
+    pub(crate) fn look_at_tail_again(mut self, io: &dyn Io, check: Check) -> Result<Self> {
+        let Some(before) = self.segments.pop() else { return Self::read(io, &self.dir, check) };
+        let facts = SegmentFacts::read(io, &before.facts.path)?;
+        let header = (facts.header, facts.header_damage, facts.slots);
+        if header != (Ok(before.header), None, before.facts.slots) {
+            return Self::read(io, &self.dir, check);
+        }
+        let others = [FindingKind::Spare, FindingKind::Stray];
+        self.findings.retain(|f| f.path != facts.path && !others.contains(&f.kind));
+        let mut segment = Segment::new(facts, before.header);
+        self.tail = None;
+        self.judge_tail(io, &mut segment, true)?;
+        self.last = segment.last;
+        self.segments.push(segment);
+        self.name_others();
+        Ok(self)
     }
 
     /// Judges one segment by itself, as if it were the tail.
@@ -62,29 +87,29 @@ impl Survey {
     }
 
     fn judge_lock(&mut self, lock: LockFacts) -> Result<()> {
-        match lock {
-            // @A: when there is no segment either, there is no log.
-            LockFacts::NoIdentity => {}
+        if let Some((at, found)) = lock.damage() {
+            // @C
+            let path = self.dir.join(LOCK_NAME);
+            let damaged = Finding::new(FindingKind::LockDamaged, Severity::Corrupt, &path);
+            self.findings.push(damaged.at_offset(at).saying("zeros or an identity", found));
+        }
+        let identity = match lock {
+            LockFacts::NoIdentity => Identity::Absent,
             LockFacts::Identity(Owner::Log, uuid) => {
                 (self.uuid, self.identified) = (Some(uuid), true);
-                if self.listing.segments.is_empty() {
-                    // @B
-                    let gone =
-                        Finding::new(FindingKind::SegmentsGone, Severity::Corrupt, &self.dir);
-                    self.findings.push(gone.saying(format!("segments of {uuid}"), "none"));
-                }
+                Identity::Stated
             }
             LockFacts::Identity(..) => {
                 let what = "the directory holds a store, not a log";
                 return Err(Error::new(ErrorKind::InvalidInput, what).at_path(&self.dir));
             }
-            LockFacts::Damaged(e) => {
-                // @C
-                let path = self.dir.join(LOCK_NAME);
-                let damaged = Finding::new(FindingKind::LockDamaged, Severity::Corrupt, &path);
-                let damaged = damaged.at_offset(offset_of(e.at));
-                self.findings.push(damaged.saying("zeros or an identity", e.to_string()));
-            }
+            LockFacts::Unfinished | LockFacts::Damaged(_) => Identity::Damaged,
+        };
+        // @A: there is no log, and nothing to tell.
+        if rows::of_directory(!self.listing.segments.is_empty(), identity) == Some(Row::B) {
+            let gone = Finding::new(FindingKind::SegmentsGone, Severity::Corrupt, &self.dir);
+            let uuid = self.uuid.map_or_else(String::new, |uuid| format!("segments of {uuid}"));
+            self.findings.push(gone.saying(uuid, "none")); // @B
         }
         Ok(())
     }
@@ -107,48 +132,66 @@ impl Survey {
             }
         }
         self.segments.sort_by_key(|segment| segment.header.number);
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::NamesAsText) {
+            self.segments.sort_by_key(|segment| segment.header.number.to_string());
+        }
     }
 
     /// The header of a segment that belongs here.
     fn admit(&mut self, facts: &SegmentFacts) -> std::result::Result<SegmentHeader, Finding> {
         let finding =
             |kind, severity| Finding::new(kind, severity, &facts.path).in_segment(facts.number());
-        let header = facts.header.map_err(|e| {
-            let (kind, severity) = if facts.is_unsupported() {
-                (FindingKind::VersionUnsupported, Severity::Unsupported) // @D
-            } else {
-                (FindingKind::HeaderDamaged, Severity::Corrupt) // @E
-            };
-            let finding = finding(kind, severity).at_offset(offset_of(e.at));
-            finding.saying("a segment header of this version", e.to_string())
-        })?;
         if let Some(e) = facts.header_damage {
             // @F
             let copied = finding(FindingKind::HeaderFromSlot, Severity::Degraded);
             let copied = copied.at_offset(offset_of(e.at));
             self.findings.push(copied.saying("a segment header", e.to_string()));
         }
-        // @G
-        let foreign = || finding(FindingKind::SegmentForeign, Severity::Corrupt);
-        if let Some((number, first)) = facts.named
-            && (number, first) != (header.number, header.first_lsn)
-        {
-            let expected = format!("number {number} and first LSN {first}");
-            let found = format!("{} and {}", header.number, header.first_lsn);
-            return Err(foreign().saying(expected, found));
-        }
-        let uuid = *self.uuid.get_or_insert(header.uuid);
-        if uuid == header.uuid {
-            Ok(header)
-        } else {
-            Err(foreign().saying(format!("UUID {uuid}"), header.uuid.to_string()))
-        }
+        let refused = match (rows::of_head(facts.head(self.uuid, false)), facts.header) {
+            (Ok(_), Ok(header)) => {
+                self.uuid.get_or_insert(header.uuid);
+                return Ok(header);
+            }
+            (Err(row), _) => row,
+            (Ok(_), Err(_)) => Row::E,
+        };
+        Err(match (refused, facts.header) {
+            (Row::G, Ok(header)) => {
+                // @G
+                let foreign = finding(FindingKind::SegmentForeign, Severity::Corrupt);
+                match (facts.named, self.uuid) {
+                    (Some((number, first)), _) if !facts.is_named_as(&header) => {
+                        let expected = format!("number {number} and first LSN {first}");
+                        let found = format!("{} and {}", header.number, header.first_lsn);
+                        foreign.saying(expected, found)
+                    }
+                    (_, uuid) => {
+                        let expected = uuid.map_or_else(String::new, |uuid| format!("UUID {uuid}"));
+                        foreign.saying(expected, header.uuid.to_string())
+                    }
+                }
+            }
+            (row, header) => {
+                let (kind, severity) = if row == Row::D {
+                    (FindingKind::VersionUnsupported, Severity::Unsupported) // @D
+                } else {
+                    (FindingKind::HeaderDamaged, Severity::Corrupt) // @E
+                };
+                let expected = "a segment header of this version";
+                let damage = header.err().map(|e| (offset_of(e.at), e.to_string()));
+                let (at, found) = damage.unwrap_or_default();
+                finding(kind, severity).at_offset(at).saying(expected, found)
+            }
+        })
     }
 
     fn check_order(&mut self) {
         // @H
         for (a, b) in self.segments.iter().zip(self.segments.iter().skip(1)) {
-            if a.header.number == b.header.number || a.header.first_lsn > b.header.first_lsn {
+            let number = b.header.number.cmp(&a.header.number);
+            let first = b.header.first_lsn.cmp(&a.header.first_lsn);
+            if rows::of_order(number, first).is_some() {
                 let expected = format!(
                     "a number above {} and a first LSN of at least {}",
                     a.header.number, a.header.first_lsn
@@ -164,7 +207,8 @@ impl Survey {
         self.leave_out_headless();
         // @I: first LSNs ascend, so leftovers come first.
         let firsts = self.segments.iter().skip(1).map(|next| next.header.first_lsn);
-        let count = firsts.take_while(|&first| first <= self.oldest).count();
+        let is_leftover = |first: &u64| rows::of_leftover(Some(first.cmp(&self.oldest))).is_some();
+        let count = firsts.take_while(is_leftover).count();
         self.leftovers.extend(self.segments.drain(..count).map(|segment| segment.facts));
         self.leftovers.sort_by_key(SegmentFacts::number);
         for facts in &self.leftovers {
@@ -173,7 +217,7 @@ impl Survey {
         }
         // @J
         if let Some(first) = self.segments.first()
-            && first.header.first_lsn > self.oldest
+            && rows::of_begin(first.header.first_lsn.cmp(&self.oldest)).is_some()
         {
             let missing = first.finding(FindingKind::RecordsMissing, Severity::Corrupt);
             let expected = format!("a segment from LSN {} on", self.oldest);
@@ -190,10 +234,11 @@ impl Survey {
         let Some(number) = begun.map(|segment| segment.header.number).max() else { return };
         let is_leftover = |facts: &mut SegmentFacts| {
             let is_below = facts.named.is_some_and(|(named, _)| named < number);
-            facts.header.is_err() && !facts.is_unsupported() && is_below
+            rows::of_head(facts.head(None, is_below)) == Err(Row::I)
         };
         for facts in self.refused.extract_if(.., is_leftover) {
-            self.findings.retain(|finding| finding.path != facts.path);
+            let others = [FindingKind::Spare, FindingKind::Stray];
+            self.findings.retain(|f| f.path != facts.path && !others.contains(&f.kind));
             self.leftovers.push(facts);
         }
     }
@@ -239,17 +284,19 @@ impl Survey {
             FooterFacts::Valid(footer) => Some(footer.clone()),
             FooterFacts::Damaged(_) | FooterFacts::Absent => None,
         };
-        let stands = footer.as_ref().is_some_and(|f| holds(f, &segment.header, wanted));
+        let stands = footer.as_ref().is_some_and(|f| segment.agrees_with_neighbours(f, wanted));
         if let Some(footer) = footer.filter(|_| stands && check == Check::Tail) {
             // @L, as the footer has it.
             (segment.last, segment.end) = (footer.last_lsn, footer.end);
             segment.tally = Tally::of_footer(&footer);
             segment.dead = (footer.end < footer.offset).then_some(footer.end..footer.offset);
         } else {
-            let (frames, behind) = read(io, segment, Some(next))?;
+            let (frames, behind) = segment.read(io, Some(next))?;
             segment.take(&frames, &behind);
-            self.judge_footer(segment, (&frames, &behind), wanted);
-            if frames.last < wanted {
+            let footer = segment.footer_found(&frames, &behind, wanted);
+            let (row, taken) = rows::of_sealed(footer, frames.last >= wanted);
+            self.tell_footer(segment, &frames, taken);
+            if row == Row::M {
                 // @M
                 self.findings.push(missing(segment, &frames, wanted));
                 return Ok(());
@@ -264,101 +311,114 @@ impl Survey {
         Ok(())
     }
 
-    fn judge_footer(
-        &mut self,
-        segment: &Segment,
-        (frames, behind): (&Frames, &Behind),
-        wanted: u64,
-    ) {
+    fn tell_footer(&mut self, segment: &Segment, frames: &Frames, taken: FooterTaken) {
         // @K
-        let ignored = |severity| segment.finding(FindingKind::FooterIgnored, severity);
-        let damage = if behind.footer { Severity::Degraded } else { Severity::Info };
-        let finding = match &segment.facts.footer {
+        let severity = match taken {
+            FooterTaken::Held => return,
+            FooterTaken::Degraded => Severity::Degraded,
+            // A full disk may have refused it: then nothing of it is there.
+            FooterTaken::Refused => Severity::Info,
+        };
+        let ignored = segment.finding(FindingKind::FooterIgnored, severity);
+        self.findings.push(match &segment.facts.footer {
             FooterFacts::Valid(footer) => {
-                let agrees = holds(footer, &segment.header, wanted)
-                    && (frames.last < wanted || footer.end == frames.end);
-                if agrees {
-                    return;
-                }
                 let found = format!("{} at {:#x}", footer.last_lsn, footer.end);
                 let expected = format!("last LSN {} and end {:#x}", frames.last, frames.end);
-                ignored(Severity::Degraded).at_offset(footer.offset).saying(expected, found)
+                ignored.at_offset(footer.offset).saying(expected, found)
             }
-            // A full disk may have refused it: then nothing of it is there.
-            FooterFacts::Damaged(e) => ignored(damage).saying("a footer", e.to_string()),
-            FooterFacts::Absent => ignored(damage).saying("a footer", "none"),
-        };
-        self.findings.push(finding);
+            FooterFacts::Damaged(e) => ignored.saying("a footer", e.to_string()),
+            FooterFacts::Absent => ignored.saying("a footer", "none"),
+        });
     }
 
     fn judge_tail(&mut self, io: &dyn Io, segment: &mut Segment, whole: bool) -> Result<()> {
-        let (frames, behind) = read(io, segment, None)?;
+        let (frames, behind) = segment.read(io, None)?;
         segment.take(&frames, &behind);
         let slots = segment.facts.valid_slots().map(|slot| slot.durable_lsn).max();
         self.proven = segment.header.first_lsn.saturating_sub(1);
         self.proven = self.proven.max(slots.unwrap_or(0)).max(frames.stated).max(behind.stated);
-        let tell = |kind, severity| segment.finding(kind, severity);
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::FooterIsProof)
+            && let FooterFacts::Valid(footer) = &segment.facts.footer
+        {
+            self.proven = self.proven.max(footer.last_lsn);
+        }
         // @N: a trim is recorded behind a sync of everything below it.
         let trimmed = if whole { self.oldest.saturating_sub(1) } else { 0 };
         let wanted = self.proven.max(trimmed);
-        if frames.last < wanted {
+        let ending = rows::of_end(End {
+            missing: frames.last < wanted,
+            record: frames.last >= segment.header.first_lsn,
+            slot: slots.is_some(),
+            turned: segment.facts.newest_slot().is_some_and(|slot| slot.counter > 1),
+            open_batch: frames.valid_end > frames.end,
+            footer: matches!(&segment.facts.footer, FooterFacts::Valid(footer)
+                if footer.last_lsn == frames.last && footer.end == frames.end),
+            used: behind.used > frames.end,
+            identified: self.identified,
+            unproven: frames.last > self.proven,
+        });
+        if ending.row == Row::N {
             // What stands behind the damage was promised: it is no torn end.
-            self.findings.push(missing(segment, &frames, wanted));
-            self.judge_slots(segment);
+            let mut lost = missing(segment, &frames, wanted);
+            if frames.last >= wanted {
+                // Its first slot was synced before it was named, so no crash leaves it so.
+                lost = lost.saying("a record or a valid slot", "neither");
+            }
+            self.findings.push(lost);
+        } else {
+            self.tell_ending(segment, &frames, &behind, ending);
+        }
+        self.judge_slots(segment);
+        let state = match ending.row {
+            Row::P => TailState::Sealed,
+            Row::R => TailState::Clean,
+            Row::Q => TailState::Torn,
+            _ => return Ok(()),
+        };
+        let entries = frames.tally.entries;
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::CutBatchIsClean) && ending.cut {
+            let (used, state, bare) = (frames.end, TailState::Clean, false);
+            self.tail = Some(Tail { used, state, bare, entries });
             return Ok(());
         }
-        if frames.last < segment.header.first_lsn && slots.is_none() {
-            // @N: its first slot was synced before it was named, so no crash leaves it so.
-            let gone = tell(FindingKind::RecordMissing, Severity::Corrupt);
-            let gone = gone.at_offset(FRAMES_OFFSET).at_lsn(segment.header.first_lsn);
-            self.findings.push(gone.saying("a record or a valid slot", "neither"));
-            self.judge_slots(segment);
-            return Ok(());
-        }
-        let sealed = matches!(&segment.facts.footer, FooterFacts::Valid(footer)
-            if footer.last_lsn == frames.last && footer.end == frames.end);
-        let state = if frames.valid_end > frames.end {
+        self.tail = Some(Tail { used: behind.used, state, bare: ending.bare, entries });
+        Ok(())
+    }
+
+    /// What is worth telling of a last segment without damage.
+    fn tell_ending(&mut self, segment: &Segment, frames: &Frames, behind: &Behind, end: Ending) {
+        let tell = |kind, severity| segment.finding(kind, severity);
+        if end.cut {
             // @O
             let cut = tell(FindingKind::BatchCut, Severity::Torn);
             let cut = cut.at_offset(frames.end).at_lsn(frames.last.saturating_add(1));
             self.findings.push(cut.saying("the last frame of the batch", "none"));
-            TailState::Torn
-        } else if sealed {
+        } else if end.row == Row::P {
             // @P
             self.findings.push(tell(FindingKind::TailSealed, Severity::Info));
-            TailState::Sealed
-        } else if behind.used > frames.end {
-            // @Q
+        } else if end.row == Row::Q {
+            // @Q; of @R there is nothing to tell
             let bytes = behind.used.saturating_sub(frames.end);
             let torn = tell(FindingKind::TornTail, Severity::Torn).at_offset(frames.end);
             self.findings.push(torn.saying("zeros", format!("{bytes} bytes")));
-            TailState::Torn
-        } else {
-            // @R
-            TailState::Clean
-        };
-        if !self.identified && state != TailState::Sealed && frames.last < segment.header.first_lsn
-        {
+        }
+        if end.unfinished {
             // @S
             self.findings.push(tell(FindingKind::CreationUnfinished, Severity::Info));
         }
-        let counter = segment.facts.newest_slot().map_or(0, |slot| slot.counter);
-        let bare = behind.used == FRAMES_OFFSET && counter <= 1;
-        if bare {
+        if end.bare {
             // @T
             self.findings.push(tell(FindingKind::TailBare, Severity::Info));
         }
-        if frames.last > self.proven {
+        if end.unproven {
             // @U
             let unproven = tell(FindingKind::Unproven, Severity::Info);
             let count = frames.last.saturating_sub(self.proven);
             let unproven = unproven.at_lsn(self.proven.saturating_add(1));
             self.findings.push(unproven.saying("", format!("{count} records")));
         }
-        self.judge_slots(segment);
-        let entries = frames.tally.entries;
-        self.tail = Some(Tail { used: behind.used, state, bare, entries });
-        Ok(())
     }
 
     fn judge_slots(&mut self, segment: &Segment) {
@@ -383,12 +443,6 @@ impl Survey {
     }
 }
 
-/// Whether a footer agrees with what the neighbours of its segment say.
-fn holds(footer: &Footer, header: &SegmentHeader, wanted: u64) -> bool {
-    let records = wanted.checked_add(1).and_then(|next| next.checked_sub(header.first_lsn));
-    footer.last_lsn == wanted && records == Some(footer.record_count)
-}
-
 pub(super) fn missing(segment: &Segment, frames: &Frames, wanted: u64) -> Finding {
     let found = frames.invalid.map_or_else(|| "none".to_owned(), |invalid| invalid.to_string());
     segment
@@ -396,25 +450,6 @@ pub(super) fn missing(segment: &Segment, frames: &Frames, wanted: u64) -> Findin
         .at_offset(frames.valid_end)
         .at_lsn(frames.last.saturating_add(1))
         .saying(format!("records up to LSN {wanted}"), found)
-}
-
-/// Reads the frames of a segment, and what stands behind them to the physical end.
-fn read(io: &dyn Io, segment: &Segment, until: Option<u64>) -> Result<(Frames, Behind)> {
-    let path = &segment.facts.path;
-    let read = || -> io::Result<(Frames, Behind)> {
-        let file = io.open(path, OpenHow::Read)?;
-        let mut window = Window::new(&*file)?;
-        let frames = scan::frames(&mut window, &segment.header, until)?;
-        #[cfg(planted)]
-        if crate::planted::is_active(crate::planted::Bug::ZerosNotScanned)
-            && window.at(frames.end, 1)?.first().is_none_or(|&byte| byte == 0)
-        {
-            return Ok((frames.clone(), Behind { used: frames.end, stated: 0, footer: false }));
-        }
-        let behind = scan::behind(&mut window, &segment.header, frames.end)?;
-        Ok((frames, behind))
-    };
-    read().map_err(|e| Error::io("cannot read the segment", path, e))
 }
 
 fn offset_of(at: usize) -> u64 {

@@ -53,6 +53,14 @@ impl Leftover {
         Self { path, first_lsn: header.first_lsn, in_use, file: None }
     }
 
+    pub(crate) fn holder(&self) -> Holder {
+        Holder {
+            kind: HolderKind::Leftover,
+            name: self.path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            lsn: Lsn::at_least_first(self.first_lsn),
+        }
+    }
+
     /// Whether somebody is within it. Nobody enters it any more: once free it stays free.
     fn is_in_use(&mut self) -> bool {
         Arc::get_mut(&mut self.in_use).is_none()
@@ -100,11 +108,7 @@ impl Removal {
 
     pub(crate) fn holders(&self) -> impl Iterator<Item = Holder> {
         let all = self.waiting.iter().chain(&self.refused).chain(&self.ready);
-        all.map(|leftover| Holder {
-            kind: HolderKind::Leftover,
-            name: leftover.path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-            lsn: Lsn::at_least_first(leftover.first_lsn),
-        })
+        all.map(Leftover::holder)
     }
 }
 

@@ -120,7 +120,8 @@ impl Gate {
     /// The first segment that the limits keep begins here.
     fn kept_from(&self, retention: &Retention, now_ms: u64) -> u64 {
         let live = self.segments.get(self.trimmed_count()..).unwrap_or_default();
-        let sealed = live.iter().map(|segment| segment.bytes).fold(0, u64::saturating_add);
+        let sealed = live.split_last().map_or(live, |(_, sealed)| sealed);
+        let sealed = sealed.iter().map(|segment| segment.bytes).fold(0, u64::saturating_add);
         let mut bytes = sealed.saturating_add(self.end);
         let mut count = u64::try_from(live.len()).unwrap_or(u64::MAX);
         let mut oldest = self.oldest;

@@ -164,11 +164,12 @@ impl Shared {
             Err(fault) => return (gate, tail, Err(fault)),
         };
         let start = Mark { lsn: upto.lsn, offset: FRAMES_OFFSET };
+        let pays = gate.pays();
         (gate.written, gate.durable, gate.end) = (start, start, FRAMES_OFFSET);
         gate.header = segment.header;
         gate.number_max = segment.header.number;
         gate.capacity = segment.size;
-        gate.fill.restart(segment.filled);
+        gate.fill.restart(segment.filled, pays);
         gate.stats.rolls = gate.stats.rolls.saturating_add(1);
         gate.must_roll = false;
         gate.slot_lsn = upto.lsn;

@@ -1,14 +1,19 @@
 //! The shape of what recovery found; [`super::recover`] fills it in.
 
+use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use oncelog_format::limits::FRAMES_OFFSET;
-use oncelog_format::{FooterEntry, SegmentHeader, Uuid};
+use oncelog_format::{Footer, FooterEntry, SegmentHeader, Uuid};
 
+use super::cursors::CursorFacts;
 use super::facts::{FooterFacts, Listing, SegmentFacts};
 use super::finding::{Finding, FindingKind, Severity};
-use super::scan::{Behind, Frames, Tally};
+use super::rows::FooterFound;
+use super::scan::{self, Behind, Frames, Tally, Window};
+use crate::error::{Error, Result};
+use crate::io::{Io, OpenHow};
 
 /// A segment of the log, judged.
 #[derive(Clone, Debug)]
@@ -66,6 +71,7 @@ pub(crate) struct Survey {
     /// Segments whose header cannot be read, or that do not belong here.
     pub(crate) refused: Vec<SegmentFacts>,
     pub(crate) listing: Listing,
+    pub(crate) cursors: CursorFacts,
     pub(crate) oldest: u64,
     /// The last kept LSN, 0 when there is none.
     pub(crate) last: u64,
@@ -89,6 +95,7 @@ impl Survey {
             leftovers: Vec::new(),
             refused: Vec::new(),
             listing: Listing::default(),
+            cursors: CursorFacts::default(),
             oldest: 1,
             last: 0,
             proven: 0,
@@ -136,6 +143,56 @@ impl Segment {
             _ => behind.used,
         };
         self.dead = (frames.end < used).then_some(frames.end..used);
+    }
+
+    /// What its footer is to frames that were read; `wanted` is the last LSN below its successor.
+    pub(crate) fn footer_found(
+        &self,
+        frames: &Frames,
+        behind: &Behind,
+        wanted: u64,
+    ) -> FooterFound {
+        match &self.facts.footer {
+            FooterFacts::Valid(footer)
+                if self.agrees_with_neighbours(footer, wanted)
+                    && (frames.last < wanted || footer.end == frames.end) =>
+            {
+                FooterFound::Agrees
+            }
+            FooterFacts::Valid(_) => FooterFound::Contradicts,
+            FooterFacts::Damaged(_) | FooterFacts::Absent if behind.footer => FooterFound::Damaged,
+            FooterFacts::Damaged(_) | FooterFacts::Absent => FooterFound::Absent,
+        }
+    }
+
+    /// Whether a footer agrees with what the neighbours of the segment say.
+    pub(crate) fn agrees_with_neighbours(&self, footer: &Footer, wanted: u64) -> bool {
+        let next = wanted.checked_add(1);
+        let records = next.and_then(|next| next.checked_sub(self.header.first_lsn));
+        footer.last_lsn == wanted && records == Some(footer.record_count)
+    }
+
+    /// Reads its frames, and what stands behind them to the physical end.
+    ///
+    /// # Errors
+    ///
+    /// `Io` when the system refuses to read.
+    pub(crate) fn read(&self, io: &dyn Io, until: Option<u64>) -> Result<(Frames, Behind)> {
+        let path = &self.facts.path;
+        let read = || -> io::Result<(Frames, Behind)> {
+            let file = io.open(path, OpenHow::Read)?;
+            let mut window = Window::new(&*file)?;
+            let frames = scan::frames(&mut window, &self.header, until)?;
+            #[cfg(planted)]
+            if crate::planted::is_active(crate::planted::Bug::ZerosNotScanned)
+                && window.at(frames.end, 1)?.first().is_none_or(|&byte| byte == 0)
+            {
+                return Ok((frames.clone(), Behind { used: frames.end, stated: 0, footer: false }));
+            }
+            let behind = scan::behind(&mut window, &self.header, frames.end)?;
+            Ok((frames, behind))
+        };
+        read().map_err(|e| Error::io("cannot read the segment", path, e))
     }
 
     pub(crate) fn finding(&self, kind: FindingKind, severity: Severity) -> Finding {

@@ -11,6 +11,7 @@ mod pieces;
 pub(crate) mod seal;
 mod sound;
 mod splice;
+mod table;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;

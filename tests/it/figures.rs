@@ -4,6 +4,7 @@
 use std::fmt::Display;
 
 /// States a figure of a row of the proof.
+#[expect(clippy::print_stdout, reason = "the one place that prints figures")]
 pub(crate) fn figure(row: u32, name: &str, value: impl Display) {
     println!("figure {row} {name}: {value}");
 }

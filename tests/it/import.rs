@@ -16,12 +16,14 @@ use oncelog::testing::Dice;
 use oncelog_format::control::JobPhase;
 
 use crate::cli::{fresh, run};
+use crate::figures::{figure, is_release};
 
 const BIN: &str = env!("CARGO_BIN_EXE_oncelog");
 
 const ROWS: u64 = 300_000;
 
-const KILLS: u32 = 20;
+/// Kills of one run, and of one before a release.
+const KILLS: [u32; 2] = [20, 200];
 
 fn import_args<'a>(store: &'a str, file: &'a str, key: &'a str) -> [&'a str; 9] {
     ["import", store, file, "--collection", "c", "--key", key, "--json", "--vchannels=2"]
@@ -134,7 +136,8 @@ fn an_import_that_is_killed_at_random_moments_has_every_row_once() {
     let mut dice = Dice::new(seed);
     let mut landed: BTreeMap<Stage, u32> = BTreeMap::new();
     let (mut kills, mut imports) = (0, 0);
-    while kills < KILLS || landed.len() < 3 {
+    let wanted = KILLS[usize::from(is_release())];
+    while kills < wanted || landed.len() < 3 {
         imports += 1;
         let (_dir, store) = fresh("store");
         let key = format!("key {imports}");
@@ -151,14 +154,18 @@ fn an_import_that_is_killed_at_random_moments_has_every_row_once() {
             let Some(stage) = killed(&store, &args, Moment { from, then }) else { break };
             *landed.entry(stage).or_default() += 1;
             kills += 1;
-            if kills >= KILLS && landed.len() == 3 {
+            if kills >= wanted && landed.len() == 3 {
                 break;
             }
         }
         let context = format!("seed {seed}, import {imports}, killed so far: {landed:?}");
         println!("import: {context}");
-        assert!(imports < 5 * KILLS, "{context}");
+        assert!(imports < 5 * wanted, "{context}");
         check_whole(&store, &args, &whole, &context);
+    }
+    figure(4, "kills of an import", kills);
+    for (stage, count) in landed {
+        figure(4, &format!("kills of an import, {stage:?}"), count);
     }
 }
 

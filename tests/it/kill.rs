@@ -9,8 +9,39 @@ use std::process::{Command, Stdio};
 use oncelog::testing::Dice;
 use oncelog::{CreateMode, Log, Lsn, Options};
 
-/// Kills of one run.
-const KILLS: u64 = 500;
+use crate::figures::{figure, is_release};
+
+/// Kills of one run, and of one before a release.
+const KILLS: [u64; 2] = [500, 20_000];
+
+/// When a process is killed: behind so many acknowledgements, and then at a moment that nothing is
+/// aligned with.
+#[derive(Clone, Copy, Debug)]
+enum Moment {
+    /// Before the first: while it opens, or before it does.
+    Open,
+    Append(usize),
+    /// Behind the end of its input, so that it closes.
+    Close(usize),
+}
+
+impl Moment {
+    fn of(dice: &mut Dice) -> Self {
+        match dice.below(6) {
+            0 => Self::Open,
+            1 => Self::Close(dice.index(20)),
+            2 | 3 => Self::Append(1 + dice.index(20)),
+            _ => Self::Append(1 + dice.index(200)),
+        }
+    }
+
+    fn acks(self) -> usize {
+        match self {
+            Self::Open => 0,
+            Self::Append(acks) | Self::Close(acks) => acks,
+        }
+    }
+}
 
 /// What is sent as the `n`-th line after LSN `base`.
 fn line(base: u64, n: u64) -> String {
@@ -18,11 +49,23 @@ fn line(base: u64, n: u64) -> String {
     format!("{base}+{n} {}", "x".repeat(fill))
 }
 
-/// Runs the command until it has acknowledged `acks` records, kills it, and says what it had
-/// acknowledged.
-fn append_and_kill(dir: &Path, base: u64, acks: usize, batch: u64) -> u64 {
+/// How one run of the command is killed.
+#[derive(Clone, Copy, Debug)]
+struct Kill {
+    moment: Moment,
+    spins: u64,
+    batch: u64,
+    /// Printed is what was written: a kill alone does not lose it.
+    buffered: bool,
+}
+
+/// Runs the command until it has acknowledged so many records, kills it, and says what it had
+/// acknowledged, and whether the kill came before the end.
+fn append_and_kill(dir: &Path, base: u64, kill: Kill) -> (u64, bool) {
+    let durability = if kill.buffered { "buffered" } else { "synced" };
     let mut child = Command::new(env!("CARGO_BIN_EXE_oncelog"))
-        .args(["append", "--segment-bytes", "65536", "--batch", &batch.to_string()])
+        .args(["append", "--segment-bytes", "65536", "--batch", &kill.batch.to_string()])
+        .args(["--durability", durability])
         .arg(dir)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -31,9 +74,18 @@ fn append_and_kill(dir: &Path, base: u64, acks: usize, batch: u64) -> u64 {
         .unwrap();
     let mut input = child.stdin.take().unwrap();
     let output = BufReader::new(child.stdout.take().unwrap());
+    let acks = kill.moment.acks();
+    let last_line = match kill.moment {
+        Moment::Close(acks) => u64::try_from(acks).unwrap(),
+        _ => u64::MAX,
+    };
     let acknowledged = std::thread::scope(|scope| {
-        // Ends when the pipe does.
-        scope.spawn(move || (1..).try_for_each(|n| writeln!(input, "{}", line(base, n))));
+        // Ends when the pipe does, or with the last line, and closes it.
+        scope.spawn(move || {
+            (1..)
+                .take_while(|n| *n <= last_line)
+                .try_for_each(|n| writeln!(input, "{}", line(base, n)))
+        });
         let mut lines = output.lines();
         let mut seen = Vec::new();
         for _ in 0..acks {
@@ -42,6 +94,7 @@ fn append_and_kill(dir: &Path, base: u64, acks: usize, batch: u64) -> u64 {
                 None => break,
             }
         }
+        (0..kill.spins).for_each(|_| std::hint::spin_loop());
         child.kill().unwrap();
         // What was printed before the kill is acknowledged, too; the last line may be cut.
         seen.extend(lines.map_while(Result::ok));
@@ -50,7 +103,9 @@ fn append_and_kill(dir: &Path, base: u64, acks: usize, batch: u64) -> u64 {
     let status = child.wait_with_output().unwrap();
     let complaint = String::from_utf8_lossy(&status.stderr).into_owned();
     assert!(acknowledged.len() >= acks, "ended by itself: {complaint}");
-    assert_eq!(status.status.signal(), Some(9), "not killed: {complaint}");
+    let killed = status.status.signal() == Some(9);
+    let may_end = matches!(kill.moment, Moment::Close(_)) && status.status.success();
+    assert!(killed || may_end, "not killed: {complaint}");
     // A line that the kill cut short is no acknowledgement, and never reads as the next LSN.
     let mut last = base;
     for line in acknowledged {
@@ -58,7 +113,7 @@ fn append_and_kill(dir: &Path, base: u64, acks: usize, batch: u64) -> u64 {
             last += 1;
         }
     }
-    last
+    (last, killed)
 }
 
 /// Opens the log, compares every record above `base`, and says which one is the last.
@@ -88,14 +143,29 @@ fn check(dir: &Path, base: u64, acknowledged: u64, seed: u64) -> u64 {
 fn what_a_killed_process_had_acknowledged_is_there() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path().join("log");
-    let (mut base, mut records) = (0, 0);
-    for kill in 1..=KILLS {
-        let mut dice = Dice::new(kill);
-        let acks = [0, 1, dice.index(20), dice.index(300)][dice.index(4)];
-        let acknowledged = append_and_kill(&dir, base, acks, 1 + kill % 4);
-        let last = check(&dir, base, acknowledged, kill);
+    let (mut base, mut records, mut run) = (0, 0, 0);
+    let mut kills = [0; 3];
+    let wanted = KILLS[usize::from(is_release())];
+    while kills.iter().sum::<u64>() < wanted {
+        run += 1;
+        let mut dice = Dice::new(run);
+        let moment = Moment::of(&mut dice);
+        // From no time at all to about that of starting a process.
+        let bits = 4 + dice.below(18);
+        let spins = dice.below(1 << bits);
+        let kill = Kill { moment, spins, batch: 1 + run % 4, buffered: dice.below(2) == 0 };
+        let (acknowledged, killed) = append_and_kill(&dir, base, kill);
+        let last = check(&dir, base, acknowledged, run);
         records += acknowledged - base;
         base = last;
+        let at = [moment.acks() == 0, matches!(moment, Moment::Append(_)), true];
+        let at = at.into_iter().position(|is_it| is_it).unwrap();
+        kills[at] += u64::from(killed);
+        assert!(run < 2 * wanted, "{kills:?} kills in {run} runs");
     }
-    println!("kill: {KILLS} kills, {records} acknowledged records, all there");
+    figure(4, "kills of an append", kills.iter().sum::<u64>());
+    for (moment, kills) in ["opened", "appended", "closed"].into_iter().zip(kills) {
+        figure(4, &format!("kills of an append while it {moment}"), kills);
+    }
+    figure(4, "acknowledged records that kills left", records);
 }

@@ -7,6 +7,7 @@ mod front;
 mod index;
 mod reading;
 mod rebuild;
+pub(crate) mod subscribe;
 pub(crate) mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -56,7 +57,7 @@ fn names(dir: &Path) -> BTreeSet<String> {
     entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-fn segments(dir: &Path) -> Vec<PathBuf> {
+pub(crate) fn segments(dir: &Path) -> Vec<PathBuf> {
     let names = names(dir).into_iter().filter(|name| name.ends_with(".seg"));
     names.map(|name| dir.join(name)).collect()
 }

@@ -11,6 +11,7 @@
     reason = "a test may stop, and looks at real files and real time"
 )]
 
+mod backup;
 #[cfg(feature = "cli")]
 mod beside;
 mod broadcast;

@@ -16,8 +16,11 @@
 )]
 #![allow(dead_code, reason = "what the modules share with the other binary is used there")]
 
+mod backup;
 mod broadcast;
 mod crash;
 mod faults;
 mod figures;
+mod log;
 mod planted;
+mod retention;

@@ -6,6 +6,7 @@
 //! it is given stands still.
 
 pub(crate) mod bytes;
+mod cursors;
 pub(crate) mod forge;
 mod rows;
 mod tail;
@@ -214,7 +215,16 @@ pub(crate) fn judge(files: &[(String, Vec<u8>)], lock_bytes: Option<&[u8]>) -> F
         Err(Stop { row: 'D', .. }) => return finding.decide('D', Verdict::Unsupported),
         Err(Stop { row, segment }) => return finding.corrupt(row, Some(segment), None),
     };
-    judge_segments(&segments, uuid.is_some(), finding)
+    let mut finding = judge_segments(&segments, uuid.is_some(), finding);
+    let uuid = uuid.or_else(|| segments.first().map(|segment| segment.header.uuid));
+    let cursors = files.iter().find(|(name, _)| name == "CURSORS");
+    if let (Some((_, file)), Some(uuid)) = (cursors, uuid)
+        && matches!(finding.verdict, Verdict::Clean | Verdict::Torn)
+        && cursors::is_degraded(file, uuid, finding.last)
+    {
+        finding.degrade('Y');
+    }
+    finding
 }
 
 /// Every record that stands whole in a file, also one that was trimmed, by its LSN; for logs that
@@ -264,7 +274,7 @@ fn classify<'a>(files: &'a [(String, Vec<u8>)], finding: &mut Finding) -> Vec<(N
             named.push((parsed, file.as_slice()));
         } else if name.ends_with(".spare") {
             finding.add('W');
-        } else if name != "LOCK" {
+        } else if name != "LOCK" && name != "CURSORS" {
             finding.add('X');
         }
     }

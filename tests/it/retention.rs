@@ -1,5 +1,6 @@
 //! What a trim drops, what holds it up, and what is left of the files.
 
+mod cursors;
 mod limits;
 mod pins;
 mod removal;

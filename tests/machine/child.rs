@@ -2,6 +2,7 @@
 //! it has to play.
 
 use std::env;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -17,7 +18,12 @@ pub(crate) fn part() -> Option<String> {
     Some(part)
 }
 
-/// This binary, started by another program, to run the test `name` again in the part `part`.
+/// This binary, to run the test `name` again in the part `part`.
+pub(crate) fn again(name: &str, part: &str) -> Command {
+    wrapped(&[], name, part)
+}
+
+/// As [`again`], started by another program, which gets the command line behind its own arguments.
 pub(crate) fn wrapped(by: &[&str], name: &str, part: &str) -> Command {
     let own = env::current_exe().unwrap();
     let mut line: Vec<&std::ffi::OsStr> = by.iter().map(AsRef::as_ref).collect();
@@ -26,6 +32,18 @@ pub(crate) fn wrapped(by: &[&str], name: &str, part: &str) -> Command {
     command.args(&line[1..]).args(["--exact", name, "--nocapture", "--test-threads", "2"]);
     command.env(PART, part).stdin(Stdio::null());
     command
+}
+
+/// A directory in memory where there is one, for tests that are not about the disk.
+pub(crate) fn home() -> tempfile::TempDir {
+    let memory = Path::new("/dev/shm");
+    if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap()
+}
+
+/// Runs a part to its end, which has to be a good one.
+pub(crate) fn play(mut command: Command) {
+    let status = command.status().unwrap();
+    assert!(status.success(), "{command:?}: {status}");
 }
 
 /// Says why a test did not run. It counts as skipped, never as passed.

@@ -20,5 +20,9 @@ mod failing;
 #[path = "../it/figures.rs"]
 mod figures;
 mod ledger;
+mod limits;
+#[cfg(feature = "cli")]
+mod outside;
+mod owner;
 mod power;
 mod seam;

@@ -3,12 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use oncelog::io::fs::FsIo;
-use oncelog::io::{DirEntry, EntryKind, Io, IoFile, OpenHow};
+use oncelog::io::{Blocks, DirEntry, EntryKind, Io, IoFile, OpenHow};
 
 /// A call that says that it did what it did not do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +36,11 @@ pub(crate) struct Seam {
 impl Seam {
     pub(crate) fn new(lie: Lie) -> Self {
         Self { io: FsIo::new(), lie, counts: Arc::default() }
+    }
+
+    /// Calls until here.
+    pub(crate) fn counts(&self) -> Counts {
+        self.counts.lock().unwrap().clone()
     }
 
     fn count(&self, call: &'static str) {
@@ -77,6 +83,11 @@ impl Io for Seam {
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         self.count("sync_dir");
         self.io.sync_dir(dir)
+    }
+
+    fn blocks(&self, dir: &Path) -> io::Result<Blocks> {
+        self.count("blocks");
+        self.io.blocks(dir)
     }
 
     fn random(&self, buf: &mut [u8]) -> io::Result<()> {
@@ -131,8 +142,8 @@ impl IoFile for SeamFile {
         self.file.map(len)
     }
 
-    fn evict(&self, len: u64) -> io::Result<()> {
+    fn evict(&self, bytes: Range<u64>) -> io::Result<()> {
         self.seam.count("evict");
-        if self.seam.lie == Lie::NoEvict { Ok(()) } else { self.file.evict(len) }
+        if self.seam.lie == Lie::NoEvict { Ok(()) } else { self.file.evict(bytes) }
     }
 }

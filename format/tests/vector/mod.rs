@@ -5,9 +5,13 @@ use std::path::{Path, PathBuf};
 
 use oncelog_format::control::ControlRecord;
 use oncelog_format::{
-    DecodeError, DecodeErrorKind, Footer, FrameHeader, Message, Place, SegmentHeader, Slot,
-    decode_frame, decode_lock,
+    CursorCopy, DecodeError, DecodeErrorKind, Footer, FrameHeader, Message, Place, SegmentHeader,
+    Slot, Uuid, decode_frame, decode_lock,
 };
+
+/// Identity of the log that the vectors are of.
+pub(crate) const UUID: Uuid =
+    Uuid([16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31]);
 
 /// One file.
 #[derive(Debug)]
@@ -40,6 +44,7 @@ pub(crate) enum What {
     Footer(Place),
     Message,
     Control,
+    Cursor(u32, u64),
 }
 
 pub(crate) fn directory() -> PathBuf {
@@ -112,6 +117,10 @@ fn what(line: &str) -> What {
         "footer" => What::Footer(place(&mut number)),
         "message" => What::Message,
         "control" => What::Control,
+        "cursor" => {
+            let index = u32::try_from(number("index")).unwrap();
+            What::Cursor(index, number("copy"))
+        }
         other => panic!("{other}"),
     }
 }
@@ -127,6 +136,7 @@ pub(crate) fn decode(what: What, bytes: &[u8]) -> Result<(), DecodeError> {
         What::Footer(place) => Footer::decode(bytes, place).map(drop),
         What::Message => Message::decode(bytes)?.check_known(),
         What::Control => ControlRecord::decode(bytes).map(drop),
+        What::Cursor(index, copy) => CursorCopy::decode(bytes, UUID, index, copy).map(drop),
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use oncelog::broadcast::{State, StoreView};
 use oncelog::io::fs::FsIo;
-use oncelog::{Lsn, SegmentInfo};
+use oncelog::{Holder, HolderKind, Lsn, SegmentInfo};
 use oncelog_format::control::PchannelEnd;
 use serde_json::{Map, Value, json};
 
@@ -36,7 +36,10 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
     let store = if place.is_store { StoreView::open(&args.path, io).ok() } else { None };
     for seen in place.logs {
         let state = store.as_ref().map(StoreView::state);
-        let usage = state.map_or_else(Use::default, |state| Use::of(state, &seen.name));
+        let mut usage = state.map_or_else(Use::default, |state| Use::of(state, &seen.name));
+        let held = seen.view.why_not_trimmed();
+        let cursors = held.iter().filter(|holder| holder.kind == HolderKind::Cursor);
+        usage.pins.extend(cursors.map(Pin::of));
         if json {
             out.object(&log_object(&seen, &usage))?;
         } else {
@@ -53,6 +56,13 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
 struct Pin {
     by: String,
     lsn: u64,
+}
+
+impl Pin {
+    /// What the files of a log tell by themselves.
+    fn of(holder: &Holder) -> Self {
+        Self { by: format!("{} {:?}", holder.kind, holder.name), lsn: holder.lsn.get() }
+    }
 }
 
 /// What a store uses a log for.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use oncelog::broadcast::{KeyHistory, KeyInfo, Scope, StoreView, WindowSummary, check_client_key};
 use oncelog::io::fs::FsIo;
-use oncelog::{Clock, ClockLimits, LogTime, Lsn, SystemClock};
+use oncelog::{Clock, ClockLimits, LogTime, SystemClock};
 use serde_json::{Value, json};
 
 use crate::failure::{Exit, Failure};
@@ -28,6 +28,9 @@ pub(crate) struct Args {
     /// The window at a glance.
     #[arg(long, conflicts_with = "key")]
     summary: bool,
+    /// Rebuild each checkpoint from the records before it, and compare.
+    #[arg(long, conflicts_with_all = ["key", "summary"])]
+    verify: bool,
     /// As it was, or will be, at this time of the log.
     #[arg(long, value_name = "TIME")]
     at: Option<Timestamp>,
@@ -46,7 +49,15 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
         None => log_time_ms(&view),
     };
     let mut out = Out::new(json);
-    if args.summary {
+    if args.verify {
+        let compared = view.verify_checkpoints()?;
+        let line = format!("{compared} checkpoints are what the records before them come to");
+        if json {
+            out.object(&json!({ "checkpoints_compared": compared }))?;
+        } else {
+            out.line(&line)?;
+        }
+    } else if args.summary {
         print_summary(&view.window(at_ms), &mut out)?;
     } else {
         for info in keys(&view, args, at_ms)? {
@@ -75,8 +86,7 @@ fn keys(view: &StoreView, args: &Args, at_ms: u64) -> Result<Vec<KeyInfo>, Failu
     }
     if keys.is_empty() && key.is_some() {
         let nothing = KeyHistory::new(&args.principal, key);
-        let is_complete = view.control().oldest_lsn() == Lsn::FIRST;
-        keys = nothing.into_keys(view.state(), at_ms, is_complete);
+        keys = nothing.into_keys(view.state(), at_ms);
     }
     Ok(keys)
 }

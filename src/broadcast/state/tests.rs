@@ -1,6 +1,7 @@
-use oncelog_format::control::PchannelEnd;
+use oncelog_format::control::{Entries, Entry, PchannelEnd};
 use oncelog_format::message::{AckMode, BroadcastHeader, Fingerprint, TimeTick};
 
+use super::super::snapshot::Snapshot;
 use super::*;
 use crate::io::fault::Dice;
 
@@ -169,4 +170,93 @@ fn the_first_done_counts_and_a_later_one_moves_nothing() {
     assert_eq!(task.done, Some((failed, 5)));
     assert_eq!(task.expires_at_ms(), Some(105));
     assert_eq!(state.ignored_count(), 1);
+}
+
+/// All entries of a state at once.
+fn entries(state: &State) -> Vec<Entry> {
+    Snapshot::new(state).next(state, usize::MAX)
+}
+
+fn rebuilt(entries: Vec<Entry>) -> State {
+    let mut stream = Vec::new();
+    entries.iter().for_each(|entry| entry.encode(&mut stream).unwrap());
+    let (mut state, mut decoded) = (State::default(), Entries::default());
+    for part in stream.chunks(100) {
+        decoded.push(part, |entry| assert!(state.take_entry(entry))).unwrap();
+    }
+    decoded.finish().unwrap();
+    state.end_entries();
+    state
+}
+
+#[test]
+fn a_snapshot_is_the_state_at_its_begin_whatever_changes_meanwhile() {
+    let mut steps = 0;
+    for seed in 0..300 {
+        let mut records = Records { dice: Dice::new(seed), at_ms: 1 };
+        let mut state = State::default();
+        for _ in 0..records.dice.below(150) {
+            state.apply(&records.next(&state));
+        }
+        let expected = entries(&state);
+        let mut snapshot = Snapshot::new(&state);
+        let mut found = Vec::new();
+        loop {
+            let some = snapshot.next(&state, 1 + records.dice.index(3));
+            if some.is_empty() {
+                break;
+            }
+            found.extend(some);
+            for _ in 0..records.dice.below(4) {
+                let record = records.next(&state);
+                snapshot.note(&state, &record);
+                state.apply(&record);
+                steps += 1;
+            }
+        }
+        assert_eq!(found, expected, "seed {seed}");
+    }
+    assert!(steps > 1000, "{steps}");
+}
+
+#[test]
+fn a_state_of_entries_goes_on_as_the_one_they_are_of() {
+    for seed in 0..300 {
+        let mut records = Records { dice: Dice::new(seed), at_ms: 1 };
+        let mut state = State::default();
+        for _ in 0..1 + records.dice.below(150) {
+            state.apply(&records.next(&state));
+        }
+        let mut other = rebuilt(entries(&state));
+        for n in 0..60 {
+            let at = format!("record {n} of seed {seed}");
+            assert_eq!(entries(&other), entries(&state), "{at}");
+            assert_eq!(other.window, state.window, "{at}");
+            assert_eq!((&other.running, &other.over), (&state.running, &state.over), "{at}");
+            assert_eq!(other.live_job_count(), state.live_job_count(), "{at}");
+            assert_eq!(other.scopes, state.scopes, "{at}");
+            let record = records.next(&state);
+            state.apply(&record);
+            other.apply(&record);
+        }
+    }
+}
+
+#[test]
+fn entries_that_contradict_each_other_are_refused() {
+    let mut records = Records { dice: Dice::new(3), at_ms: 1 };
+    let mut state = State::default();
+    for _ in 0..100 {
+        state.apply(&records.next(&state));
+    }
+    let all = entries(&state);
+    let is = |which: fn(&Entry) -> bool| all.iter().find(|entry| which(entry)).unwrap().clone();
+    let (task, job) = (is(|e| matches!(e, Entry::Task(_))), is(|e| matches!(e, Entry::Job(_))));
+    for twice in [is(|e| matches!(e, Entry::Facts(_))), task.clone(), job.clone()] {
+        let mut state = rebuilt(all.clone());
+        assert!(!state.take_entry(twice));
+    }
+    // An identity above the greatest one.
+    assert!(!State::default().take_entry(task));
+    assert!(!State::default().take_entry(job));
 }

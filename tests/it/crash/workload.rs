@@ -3,6 +3,7 @@
 use oncelog::testing::Dice;
 
 use super::drive::{Op, ROOM};
+use super::hold::{self, Hold};
 
 /// A named sequence of steps.
 #[derive(Clone, Debug)]
@@ -12,7 +13,7 @@ pub(crate) struct Workload {
     pub(crate) ops: Vec<Op>,
 }
 
-fn named(name: impl Into<String>, ops: Vec<Op>) -> Workload {
+pub(crate) fn named(name: impl Into<String>, ops: Vec<Op>) -> Workload {
     let name = name.into();
     let seed = name.bytes().fold(1, |h: u64, b| h.wrapping_mul(31).wrapping_add(u64::from(b)));
     Workload { name, seed, ops }
@@ -26,19 +27,89 @@ fn buffered(len: usize) -> Op {
     Op::Buffered(vec![len])
 }
 
-/// Every workload: those written for a purpose, the quick ones first, then `random` drawn ones.
-pub(crate) fn all(random: u64) -> Vec<Workload> {
-    let mut all = appends();
-    all.extend(torn_ends());
-    all.extend(full_disks());
-    all.extend(fills());
-    all.extend(failed_syncs());
-    all.extend(failed_writes());
-    all.extend(remainders());
-    all.extend((1..=random).map(drawn));
-    all.extend(trims());
-    all.extend(rolls());
-    all
+/// Every workload: those written for a purpose, the quick ones first, and `random` drawn ones.
+pub(crate) fn all(random: u64) -> impl Iterator<Item = Workload> + Send {
+    let mut first = appends();
+    first.extend(crowds());
+    first.extend(torn_ends());
+    first.extend(full_disks());
+    first.extend(fills());
+    first.extend(spares());
+    first.extend(failed_syncs());
+    first.extend(failed_writes());
+    first.extend(remainders());
+    first.extend(hold::workloads());
+    let last = trims().into_iter().chain(rolls());
+    first
+        .into_iter()
+        .chain((1..=random.min(100)).map(drawn))
+        .chain(last)
+        .chain((101..=random).map(drawn))
+}
+
+fn crowd(waiting: &[&[usize]], meanwhile: &[usize]) -> Op {
+    let waiting = waiting.iter().map(|lens| lens.to_vec()).collect();
+    Op::Crowd { waiting, meanwhile: meanwhile.to_vec() }
+}
+
+/// Groups that hold the batches of several appenders.
+fn crowds() -> Vec<Workload> {
+    vec![
+        named(
+            "crowd",
+            vec![
+                crowd(&[&[40], &[500, 500], &[7]], &[]),
+                crowd(&[&[40], &[600]], &[30, 50]),
+                crowd(&[&[1]], &[700, 700, 700, 700]),
+                Op::Kill,
+                crowd(&[&[40], &[600, 3]], &[30, 1200]),
+            ],
+        ),
+        named(
+            "crowd behind buffered records",
+            vec![
+                buffered(700),
+                crowd(&[&[40]], &[30]),
+                Op::Flush,
+                crowd(&[&[700]], &[700, 9]),
+                Op::IdleSlot,
+                crowd(&[&[5, 5], &[900]], &[30, 9, 9]),
+                Op::Close,
+            ],
+        ),
+        named(
+            "crowd at a roll",
+            vec![
+                buffered(ROOM - 2000),
+                crowd(&[&[300], &[300], &[1500], &[40]], &[40, 40]),
+                crowd(&[&[300]], &[40]),
+            ],
+        ),
+        named(
+            "crowd met by a failed sync",
+            vec![
+                synced(9),
+                Op::FailSync,
+                crowd(&[&[40], &[600]], &[30, 50]),
+                synced(5),
+                Op::Kill,
+                crowd(&[&[40], &[600]], &[30, 50]),
+                Op::Power,
+            ],
+        ),
+        named(
+            "crowd met by a failed write",
+            vec![
+                Op::FailWrite(None),
+                crowd(&[&[40], &[600, 600]], &[30]),
+                Op::Kill,
+                Op::FailWrite(Some(700)),
+                crowd(&[&[40], &[600, 600]], &[30]),
+                Op::Kill,
+                synced(5),
+            ],
+        ),
+    ]
 }
 
 fn appends() -> Vec<Workload> {
@@ -127,6 +198,15 @@ fn remainders() -> Vec<Workload> {
 fn rolls() -> Vec<Workload> {
     let third = ROOM / 3;
     vec![
+        // Numbers and LSNs of two digits.
+        named(
+            "eleven segments",
+            (0..10)
+                .map(|_| Op::Kill)
+                .chain([synced(5)])
+                .chain((0..11).flat_map(|_| [synced(ROOM - 3000), Op::Kill]))
+                .collect(),
+        ),
         named("rolls synced", (0..4).map(|_| synced(ROOM - 400)).collect()),
         named("rolls buffered", (0..8).map(|_| buffered(third)).chain([Op::Flush]).collect()),
         named(
@@ -158,7 +238,19 @@ fn trims() -> Vec<Workload> {
     vec![
         named(
             "trims",
-            vec![fill(), fill(), fill(), Op::Trim(2), synced(5), Op::Trim(4), synced(9), Op::Close],
+            vec![
+                fill(),
+                fill(),
+                fill(),
+                Op::Trim(2),
+                synced(5),
+                Op::Remove,
+                Op::Trim(4),
+                Op::Remove,
+                synced(9),
+                Op::Remove,
+                Op::Close,
+            ],
         ),
         named(
             "trimmed to nothing",
@@ -169,13 +261,27 @@ fn trims() -> Vec<Workload> {
                 fill(),
                 fill(),
                 Op::Trim(4),
+                Op::Remove,
                 Op::Kill,
+                Op::Remove,
                 synced(1),
             ],
         ),
         named(
             "trims between crashes",
-            vec![fill(), fill(), fill(), fill(), Op::Trim(3), Op::Power, Op::Trim(4), Op::Power],
+            vec![
+                fill(),
+                fill(),
+                fill(),
+                fill(),
+                Op::Trim(3),
+                Op::Power,
+                Op::Remove,
+                Op::Trim(4),
+                Op::Remove,
+                Op::Power,
+                Op::Remove,
+            ],
         ),
         named(
             "trim after an opening",
@@ -225,6 +331,7 @@ fn full_disks() -> Vec<Workload> {
                 fill(),
                 Op::Space(Some(0)),
                 Op::Trim(3),
+                Op::Remove,
                 fill(),
                 fill(),
                 synced(1),
@@ -237,95 +344,88 @@ fn full_disks() -> Vec<Workload> {
     ]
 }
 
-/// Spares, and the windows of the tail, beside a writer that stays behind them or passes them.
+/// `count` steps of filling ahead.
+fn steps(count: usize) -> Vec<Op> {
+    vec![Op::Fill; count]
+}
+
+/// More than half of a segment, behind which a spare is made.
+fn half() -> Op {
+    synced(ROOM / 2 + 500)
+}
+
+/// Windows of the tail, beside a writer that stays behind them or passes them.
 fn fills() -> Vec<Workload> {
-    let steps = |count: usize| vec![Op::Fill; count];
-    let half = || synced(ROOM / 2 + 500);
-    let with = |name, parts: Vec<Vec<Op>>| named(name, parts.concat());
+    let ahead = [
+        steps(2),
+        vec![synced(700), half()],
+        steps(7),
+        vec![synced(ROOM - 900), synced(9)],
+        steps(2),
+        vec![buffered(3000), Op::Close, synced(5)],
+    ];
+    let beside = [
+        steps(1),
+        vec![synced(3000), synced(2000), Op::Fill],
+        vec![buffered(9000), Op::Fill, Op::Flush, Op::Fill, synced(9000)],
+        steps(2),
+        vec![Op::Sync, Op::Kill, synced(700)],
+        steps(2),
+        vec![synced(20_000), Op::Fill, Op::Power, synced(9)],
+    ];
+    let failed = [900, 2000, 5000].map(|len| {
+        let caught = vec![synced(9), buffered(len), Op::Flush, Op::FailSync, Op::Fill];
+        [caught, vec![Op::Sync, synced(5), Op::Kill]].concat()
+    });
+    let evicted = vec![synced(700), Op::Fill, Op::FailSync, Op::Fill, Op::Evict, synced(700)];
     vec![
-        with(
-            "filled ahead",
-            vec![
-                steps(2),
-                vec![synced(700), half()],
-                steps(7),
-                vec![synced(ROOM - 900), synced(9)],
-                steps(2),
-                vec![buffered(3000), Op::Close, synced(5)],
-            ],
-        ),
-        with(
-            "filled while it is written",
-            vec![
-                steps(1),
-                vec![synced(3000), synced(2000)],
-                steps(1),
-                vec![buffered(9000), Op::Fill, Op::Flush, Op::Fill, synced(9000)],
-                steps(2),
-                vec![Op::Sync, Op::Kill, synced(700)],
-                steps(2),
-                vec![synced(20_000), Op::Fill, Op::Power, synced(9)],
-            ],
-        ),
-        with(
-            "spare half filled",
-            vec![
-                vec![half()],
-                steps(3),
-                vec![Op::Buffered(vec![700, 700]), half(), half()],
-                steps(4),
-                vec![half(), Op::Kill, half(), half()],
-            ],
-        ),
-        with(
-            "spare of a log that ends",
-            vec![
-                vec![half()],
-                steps(4),
-                vec![Op::Power, half(), synced(9)],
-                steps(4),
-                vec![half(), Op::Fill, Op::Close, half()],
-            ],
-        ),
-        with(
-            "batch larger than the spare",
-            vec![
-                vec![half()],
-                steps(4),
-                vec![Op::Synced(vec![ROOM / 2; 3]), synced(9), Op::Fill, Op::Kill, synced(9)],
-            ],
-        ),
-        with(
-            "spare on a full disk",
-            vec![
-                vec![half(), Op::Space(Some(5)), Op::Fill, Op::Fill, half(), synced(9)],
-                vec![Op::Space(Some(17)), half(), half()],
-                steps(3),
-                vec![Op::Space(Some(0)), Op::Synced(vec![ROOM / 2; 3]), half(), half()],
-                vec![Op::Space(None), half(), half()],
-            ],
-        ),
-        named(
-            "failed sync of a filled tail",
-            [900, 2000, 5000]
-                .into_iter()
-                .flat_map(|len| {
-                    let caught = [synced(9), buffered(len), Op::Flush, Op::FailSync, Op::Fill];
-                    caught.into_iter().chain([Op::Sync, synced(5), Op::Kill])
-                })
-                .chain([synced(700), Op::Fill, Op::FailSync, Op::Fill, Op::Evict, synced(700)])
-                .collect(),
-        ),
-        with(
-            "failed fill of a spare",
-            vec![
-                vec![half()],
-                steps(2),
-                vec![Op::FailSync, Op::Fill, half(), half()],
-                steps(2),
-                vec![Op::FailWrite(None), Op::Fill, half(), Op::Kill, half()],
-            ],
-        ),
+        named("filled ahead", ahead.concat()),
+        named("filled while it is written", beside.concat()),
+        named("failed sync of a filled tail", [failed.concat(), evicted].concat()),
+    ]
+}
+
+/// Spares that are taken at a roll, and those that are not.
+fn spares() -> Vec<Workload> {
+    let half_filled = [
+        vec![half()],
+        steps(3),
+        vec![Op::Buffered(vec![700, 700]), half(), half()],
+        steps(4),
+        vec![half(), Op::Kill, half(), half()],
+    ];
+    let ended = [
+        vec![half()],
+        steps(4),
+        vec![Op::Power, half(), synced(9)],
+        steps(4),
+        vec![half(), Op::Fill, Op::Close, half()],
+    ];
+    let small = [
+        vec![half()],
+        steps(4),
+        vec![Op::Synced(vec![ROOM / 2; 3]), synced(9), Op::Fill, Op::Kill, synced(9)],
+    ];
+    let full = [
+        vec![half(), Op::Space(Some(5)), Op::Fill, Op::Fill, half(), synced(9)],
+        vec![Op::Space(Some(17)), half(), half()],
+        steps(3),
+        vec![Op::Space(Some(0)), Op::Synced(vec![ROOM / 2; 3]), half(), half()],
+        vec![Op::Space(None), half(), half()],
+    ];
+    let failed = [
+        vec![half()],
+        steps(2),
+        vec![Op::FailSync, Op::Fill, half(), half()],
+        steps(2),
+        vec![Op::FailWrite(None), Op::Fill, half(), Op::Kill, half()],
+    ];
+    vec![
+        named("spare half filled", half_filled.concat()),
+        named("spare of a log that ends", ended.concat()),
+        named("batch larger than the spare", small.concat()),
+        named("spare on a full disk", full.concat()),
+        named("failed fill of a spare", failed.concat()),
     ]
 }
 
@@ -386,7 +486,63 @@ fn failed_syncs() -> Vec<Workload> {
         ),
         named(
             "failed sync of a trim",
-            vec![fill(), fill(), Op::FailSync, Op::Trim(3), Op::Kill, Op::Trim(4), synced(5)],
+            vec![
+                fill(),
+                fill(),
+                Op::FailSync,
+                Op::Trim(3),
+                Op::Remove,
+                Op::Kill,
+                Op::Remove,
+                Op::Trim(4),
+                Op::Remove,
+                synced(5),
+            ],
+        ),
+        named(
+            "failed write-back",
+            vec![
+                synced(9),
+                buffered(2000),
+                Op::Flush,
+                Op::FailWriteBack,
+                Op::IdleSlot,
+                Op::Sync,
+                synced(5),
+                Op::Kill,
+                synced(700),
+            ],
+        ),
+        named(
+            "failed write-back behind a slot",
+            vec![
+                synced(9),
+                Op::IdleSlot,
+                buffered(600),
+                Op::Flush,
+                Op::FailWriteBack,
+                Op::IdleSlot,
+                synced(5),
+                Op::IdleSlot,
+                Op::Sync,
+                Op::Power,
+                synced(5),
+            ],
+        ),
+        named(
+            "failed write-back before a trim",
+            vec![
+                synced(9),
+                synced(9),
+                Op::IdleSlot,
+                buffered(1600),
+                Op::Flush,
+                Op::FailWriteBack,
+                Op::Trim(2),
+                Op::Sync,
+                Op::Power,
+                synced(5),
+            ],
         ),
         named(
             "failed sync of a close",
@@ -457,7 +613,7 @@ fn drawn(seed: u64) -> Workload {
     };
     let steps = 4 + dice.below(8);
     let ops = (0..steps)
-        .map(|_| match dice.below(43) {
+        .map(|_| match dice.below(59) {
             0..=8 => Op::Synced(batch(&mut dice)),
             9..=17 => Op::Buffered(batch(&mut dice)),
             18..=20 => Op::Flush,
@@ -472,7 +628,19 @@ fn drawn(seed: u64) -> Workload {
             36 => Op::FailSyncDir,
             37 => Op::FailWrite([None, Some(dice.index(3000))][dice.index(2)]),
             38 => Op::Space(Some(dice.below(30))),
-            39..=41 => Op::Fill,
+            39..=42 => Op::Crowd {
+                waiting: (0..=dice.below(3)).map(|_| batch(&mut dice)).collect(),
+                meanwhile: (0..dice.below(5)).map(|_| lens[dice.index(7)]).collect(),
+            },
+            43 => Op::FailWriteBack,
+            44..=46 => Op::Fill,
+            47..=49 => Op::Remove,
+            50 => Op::Rebuild,
+            51 => Op::Hold(Hold::Retain),
+            52..=53 => Op::Hold(Hold::RemoveStep),
+            54 => Op::Hold(Hold::Cursor(dice.below(5))),
+            55 => Op::Hold([Hold::RemoveCursor, Hold::Unpin][dice.index(2)]),
+            56 => Op::Hold(Hold::Pin(dice.below(5))),
             _ => Op::Space(None),
         })
         .collect();

@@ -239,6 +239,9 @@ fn the_corpus_is_what_its_cases_make() {
 
 #[test]
 fn every_log_of_the_corpus_has_the_verdict_that_it_must_have() {
+    if makes_files() {
+        return; // while they are made
+    }
     for (name, image) in images("corpus") {
         // Whoever opens, reads, and writes agrees with the reference, which made the verdict.
         differential::check(&image.directory, &name);

@@ -66,7 +66,8 @@ fn flip(
     let value = directory.file(file).unwrap().1[at];
     let seen = look_by(sound.still.with(file, Harm::Byte { at, value }), Path::new(DIR));
     let story = || format!("{}, file {file}, bit {bit} of {at}", sound.name);
-    if let Err(e) = sound.is_honest(&seen, sound.finding.proven) {
+    let honest = sound.is_honest(&seen, sound.finding.proven);
+    if let Some(e) = honest.err().filter(|_| !sound.is_healed_by(at, bit)) {
         panic!("{}: {e}", story());
     }
     let worst = seen.findings.iter().map(|told| told.severity).max().unwrap_or(Severity::Info);

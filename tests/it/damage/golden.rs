@@ -160,7 +160,8 @@ fn forged() -> Vec<(&'static str, Directory)> {
         story: story.to_owned(),
     };
     let mut large = Forge::new(u64::MAX - 7, u64::MAX - 9, (1 << 48) - 40, u64::MAX - 9);
-    large.batch(1, &[b"near", b"the end"]);
+    large.frame(1, b"near", false);
+    large.frame(2, b"the end", true);
     large.batch(u32::MAX, &[b"of all numbers"]);
     large.fill();
     let mut lags = Forge::new(9, 1 << 40, 5_000, 1 << 40);

@@ -167,7 +167,11 @@ fn kept(record: &oncelog::Record) -> Kept {
 
 /// How the logs here are opened: no clock but a still one, no thread.
 pub(crate) fn options(io: &MemIo) -> Options {
-    Options::new().segment_bytes_max(65_536).background(false).io(Arc::new(io.clone()))
+    Options::new()
+        .segment_bytes_max(65_536)
+        .background(false)
+        .removal_step_bytes(20_000)
+        .io(Arc::new(io.clone()))
 }
 
 /// What a writer concludes, and what it leaves behind after one append and a close.

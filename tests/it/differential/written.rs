@@ -5,7 +5,7 @@ use std::path::Path;
 
 use oncelog::io::Io as _;
 use oncelog::testing::{self, Machine, MemIo, survivors};
-use oncelog::{Batch, CreateMode, Durability, Log, RecordKind};
+use oncelog::{Batch, CreateMode, Durability, ErrorKind, Log, RecordKind};
 
 use super::library::{DIR, directory_of, options};
 use super::shape::Dice;
@@ -53,7 +53,7 @@ fn live(machine: Machine, dice: &mut Dice, story: &mut String) -> Machine {
 }
 
 fn step(log: &Log, io: &MemIo, dice: &mut Dice, story: &mut String) {
-    let what = dice.below(8);
+    let what = dice.below(11);
     match what {
         0 => {
             log.flush().unwrap();
@@ -67,10 +67,26 @@ fn step(log: &Log, io: &MemIo, dice: &mut Dice, story: &mut String) {
             let oldest = log.oldest_lsn().get();
             let end = log.next_lsn().get();
             let to = oldest + dice.below(end - oldest + 1);
-            if let Some(to) = oncelog::Lsn::new(to) {
-                log.trim(to).unwrap();
+            // What a cursor holds stays.
+            let trimmed = log.trim(oncelog::Lsn::new(to).unwrap()).map_err(|e| e.kind());
+            assert!(matches!(trimmed, Ok(()) | Err(ErrorKind::Pinned)), "{story}: {trimmed:?}");
+            write!(story, " trim {to} {};", trimmed.is_ok()).unwrap();
+        }
+        8 => {
+            let cursor = log.cursor(["a", "b"][dice.index(2)]).unwrap();
+            let (from, end) = (cursor.lsn().unwrap().get(), log.next_lsn().get());
+            let to = from + dice.below(end - from + 1);
+            if dice.once_in(5) {
+                write!(story, " remove {};", cursor.name()).unwrap();
+                cursor.remove().unwrap();
+            } else {
+                cursor.advance(oncelog::Lsn::new(to).unwrap()).unwrap();
+                write!(story, " cursor {} {to};", cursor.name()).unwrap();
             }
-            write!(story, " trim {to};").unwrap();
+        }
+        9 => {
+            log.remove_step().unwrap();
+            story.push_str(" step;");
         }
         _ => {
             let largest = if dice.once_in(3) { 20_000 } else { 200 };

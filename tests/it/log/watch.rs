@@ -31,7 +31,7 @@ struct State {
     waiting: usize,
     /// Every sync fails.
     failing: bool,
-    /// Threads that asked for a change on the disk.
+    /// Threads that asked for a change on the disk, or for a whole segment of it.
     threads: HashSet<ThreadId>,
 }
 
@@ -78,7 +78,7 @@ impl Watch {
         self.state.0.lock().unwrap().events.clone()
     }
 
-    /// Whether a thread has written, synced, or changed a name.
+    /// Whether a thread has written, synced, mapped, or changed a name.
     pub(crate) fn has_waited(&self, thread: ThreadId) -> bool {
         self.state.0.lock().unwrap().threads.contains(&thread)
     }
@@ -189,6 +189,7 @@ impl IoFile for Watched {
     }
 
     fn map(&self, len: u64) -> io::Result<Bytes> {
+        self.watch.note_thread();
         self.file.map(len)
     }
 }

@@ -13,9 +13,12 @@
 //! ls                  names and lengths                        at MS       what the clock shows
 //! kind 128 3x100      as append, of a kind                     file 2 PATH one of a kind, from a file
 //! ls                  names and lengths                        step        of a removal
+//! cursor NAME LSN     makes and advances it                    cursors     where they stand
+//! refused trim LSN    why
 //! ```
 //!
-//! `S` is the place of a segment in the order of names, from 0, or `tail`. `AT` is an offset, `@7`
+//! `S` is the place of a segment in the order of names, from 0, or `tail`; for `flip`, `zero` and
+//! `cut` also the name of a file. `AT` is an offset, `@7`
 //! the frame of LSN 7, `end` the end of the file; each with `+N` or `-N` behind it. A command that
 //! changes files ends the process first.
 
@@ -27,7 +30,9 @@ use std::time::Duration;
 
 use oncelog::io::{Io as _, OpenHow};
 use oncelog::testing::{Machine, MemIo};
-use oncelog::{Batch, Check, Clock, CreateMode, Durability, Log, Lsn, Options, RecordKind};
+use oncelog::{
+    Batch, Check, Clock, CreateMode, Durability, HolderKind, Log, Lsn, Options, RecordKind,
+};
 use oncelog_format::{Owner, SegmentHeader, Slot, Uuid, encode_lock, segment_name};
 
 const DIR: &str = "/log";
@@ -107,7 +112,7 @@ impl Script {
                 let lsn = Lsn::new(number(lsn)?).ok_or("LSN 0")?;
                 self.log()?.trim(lsn).map_err(text)?;
             }
-            ["step"] => drop(self.log()?.remove_step().map_err(text)?),
+            ["step"] | ["cursor" | "cursors" | "refused", ..] => return self.trimming(words),
             ["flush"] => self.log()?.flush().map_err(text)?,
             ["sync"] => self.log()?.sync().map(drop).map_err(text)?,
             ["idle"] => self.log()?.write_idle_slot().map_err(text)?,
@@ -124,6 +129,31 @@ impl Script {
             ["open", "full"] => return Ok(self.open(CreateMode::Never, Check::Full)),
             ["ls"] => return self.ls(),
             _ => self.damage(words)?,
+        }
+        Ok(Vec::new())
+    }
+
+    /// What holds records, and what becomes of trimmed files.
+    fn trimming(&self, words: &[&str]) -> Outcome<Vec<String>> {
+        match words {
+            ["step"] => drop(self.log()?.remove_step().map_err(text)?),
+            ["cursor", name, lsn] => {
+                let lsn = Lsn::new(number(lsn)?).ok_or("LSN 0")?;
+                self.log()?.cursor(name).and_then(|c| c.advance(lsn)).map_err(text)?;
+            }
+            ["cursors"] => {
+                let held = self.log()?.why_not_trimmed().into_iter();
+                let cursors = held.filter(|holder| holder.kind == HolderKind::Cursor);
+                return Ok(cursors.map(|c| format!("{} at {}", c.name, c.lsn)).collect());
+            }
+            ["refused", "trim", lsn] => {
+                let lsn = Lsn::new(number(lsn)?).ok_or("LSN 0")?;
+                let e = self.log()?.trim(lsn).err().ok_or("not refused")?;
+                let place = e.path().and_then(Path::file_name);
+                let place = place.map(|name| name.display().to_string()).unwrap_or_default();
+                return Ok(vec![format!("{} {place}", e.kind()).trim_end().to_owned()]);
+            }
+            _ => return Err("no such command".to_owned()),
         }
         Ok(Vec::new())
     }
@@ -253,7 +283,7 @@ impl Script {
                 self.edit(place, &frames, |bytes| bytes.iter_mut().take(len).for_each(|b| *b = 0))
             }
             ["cut", segment, at] => {
-                let path = self.segment(segment)?;
+                let path = self.named(segment)?;
                 let at = self.place(&path, at, &frames)?;
                 let file = self.io.open(&path, OpenHow::ReadWrite).map_err(text)?;
                 file.set_len(at).and_then(|()| file.sync()).map_err(text)
@@ -371,7 +401,7 @@ impl Script {
         change: impl FnOnce(&mut [u8]),
     ) -> Outcome<()> {
         let (segment, at) = place.split_once(':').ok_or("no place")?;
-        let path = self.segment(segment)?;
+        let path = self.named(segment)?;
         let from = usize::try_from(self.place(&path, at, frames)?).map_err(text)?;
         let mut bytes = self.io.machine().bytes(&path).map_err(text)?;
         change(bytes.get_mut(from..).ok_or("behind the end")?);

@@ -64,15 +64,15 @@ fn number(bytes: &[u8], at: usize, len: usize) -> Option<u64> {
     Some(digits.iter().rev().fold(0, |value, &digit| (value << 8) | u64::from(digit)))
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+pub(super) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     number(bytes, at, 8)
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+pub(super) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     number(bytes, at, 4).map(low32)
 }
 
-fn uuid_at(bytes: &[u8], at: usize) -> Option<[u8; 16]> {
+pub(super) fn uuid_at(bytes: &[u8], at: usize) -> Option<[u8; 16]> {
     let uuid: [u8; 16] = part(bytes, at, 16)?.try_into().ok()?;
     (uuid != [0; 16]).then_some(uuid)
 }

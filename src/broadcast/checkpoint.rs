@@ -1,0 +1,305 @@
+//! Checkpoints: the state written into control now and then, so that a restart replays little and
+//! control can be trimmed (SPEC 13.3).
+//!
+//! One is written behind [`super::Options::checkpoint_bytes`] of records, or four times its own
+//! size, by a thread of its own, in steps that hold nobody up. It is read back before it counts;
+//! control is trimmed to what the older of two that were read back covers.
+
+use std::sync::PoisonError;
+
+use oncelog_format::control::{
+    Body, CheckpointBegin, CheckpointEnd, CheckpointPart, ControlRecord, Entries, Entry,
+    STATE_VERSION,
+};
+use oncelog_format::limits::CHECKPOINT_PART_LEN_MAX;
+use sha2::{Digest as _, Sha256};
+
+use super::core::{Core, Guard, Inner};
+use super::options::Options;
+use super::refusal;
+use super::restore;
+use super::snapshot::Snapshot;
+use super::state::State;
+use crate::error::{Error, ErrorKind, Result};
+use crate::log::Pending;
+use crate::lsn::Lsn;
+
+/// Entries that are taken under the lock at a time.
+const STEP_COUNT: usize = 128;
+/// A checkpoint is due behind so many times its own size.
+const SIZE_FACTOR: u64 = 4;
+
+/// A checkpoint that was read back and found whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Checkpoint {
+    /// The last LSN that its state covers.
+    pub(crate) covers: Lsn,
+    /// LSN of its last record.
+    pub(crate) end: Lsn,
+    /// Bytes of its stream.
+    pub(crate) stream_bytes: u64,
+    /// SHA-256 of its stream.
+    pub(crate) sha256: [u8; 32],
+}
+
+/// What is known of the checkpoints of a store.
+#[derive(Debug)]
+pub(crate) struct Checkpoints {
+    /// Those that were read back, oldest first, at most two.
+    pub(crate) whole: Vec<Checkpoint>,
+}
+
+impl Checkpoint {
+    pub(crate) fn of(end: &CheckpointEnd, lsn: Lsn) -> Self {
+        Self {
+            covers: Lsn::at_least_first(end.covers),
+            end: lsn,
+            stream_bytes: end.stream_bytes,
+            sha256: end.sha256,
+        }
+    }
+}
+
+impl Checkpoints {
+    /// Begins with the one that the state was restored from.
+    pub(crate) fn new(restored: Option<Checkpoint>) -> Self {
+        Self { whole: restored.into_iter().collect() }
+    }
+
+    fn push(&mut self, checkpoint: Checkpoint) {
+        self.whole.push(checkpoint);
+        let over = self.whole.len().saturating_sub(2);
+        self.whole.drain(..over);
+    }
+}
+
+/// Puts a checkpoint together again, record by record.
+#[derive(Debug)]
+pub(crate) struct Loading {
+    end: CheckpointEnd,
+    state: State,
+    entries: Entries,
+    hasher: Sha256,
+    stream_bytes: u64,
+    part_count: u32,
+    /// Something does not fit: it is no checkpoint.
+    broken: bool,
+}
+
+impl Loading {
+    /// Begins with what the run's End says of it.
+    pub(crate) fn new(end: CheckpointEnd) -> Self {
+        Self {
+            end,
+            state: State::default(),
+            entries: Entries::default(),
+            hasher: Sha256::new(),
+            stream_bytes: 0,
+            part_count: 0,
+            broken: false,
+        }
+    }
+
+    /// Takes a record that stands from the run's Begin on.
+    pub(crate) fn take(&mut self, record: &ControlRecord) {
+        match &record.body {
+            Body::CheckpointBegin(x) if x.covers == self.end.covers => {
+                self.broken |= x.state_version != STATE_VERSION;
+            }
+            Body::CheckpointPart(x) if x.covers == self.end.covers => self.take_part(x),
+            _ => {}
+        }
+    }
+
+    fn take_part(&mut self, part: &CheckpointPart) {
+        self.broken |= part.index != self.part_count;
+        self.part_count = self.part_count.saturating_add(1);
+        self.hasher.update(&part.bytes);
+        let len = u64::try_from(part.bytes.len()).unwrap_or(u64::MAX);
+        self.stream_bytes = self.stream_bytes.saturating_add(len);
+        if self.broken {
+            return;
+        }
+        let (state, mut fits) = (&mut self.state, true);
+        let taken = self.entries.push(&part.bytes, |entry| fits &= state.take_entry(entry));
+        self.broken = taken.is_err() || !fits;
+    }
+
+    /// The state, when all of it is there and is what its End says.
+    pub(crate) fn finish(self) -> Option<State> {
+        let Self { end, mut state, entries, hasher, stream_bytes, part_count, broken } = self;
+        let whole = !broken
+            && entries.finish().is_ok()
+            && (part_count, stream_bytes) == (end.part_count, end.stream_bytes)
+            && hasher.finalize()[..] == end.sha256;
+        state.end_entries();
+        whole.then_some(state)
+    }
+}
+
+/// The stream of a state, as it grows.
+#[derive(Debug, Default)]
+struct Stream {
+    part: Vec<u8>,
+    hasher: Sha256,
+    stream_bytes: u64,
+    part_count: u32,
+}
+
+impl Stream {
+    fn push(&mut self, entries: &[Entry]) -> Result<()> {
+        let begin = self.part.len();
+        for entry in entries {
+            entry.encode(&mut self.part).map_err(|e| {
+                refusal::invalid("an entry of the state does not encode").with_source(e)
+            })?;
+        }
+        let added = self.part.get(begin..).unwrap_or_default();
+        self.hasher.update(added);
+        let len = u64::try_from(added.len()).unwrap_or(u64::MAX);
+        self.stream_bytes = self.stream_bytes.saturating_add(len);
+        Ok(())
+    }
+
+    /// The next part, once there is a full one, or with `all` what is left.
+    fn take(&mut self, covers: u64, all: bool) -> Option<Body> {
+        let max = usize::try_from(CHECKPOINT_PART_LEN_MAX).unwrap_or(usize::MAX);
+        if self.part.is_empty() || (self.part.len() < max && !all) {
+            return None;
+        }
+        let behind = self.part.split_off(self.part.len().min(max));
+        let bytes = std::mem::replace(&mut self.part, behind);
+        let index = self.part_count;
+        self.part_count = self.part_count.saturating_add(1);
+        Some(Body::CheckpointPart(CheckpointPart { covers, index, bytes }))
+    }
+
+    fn end(self, covers: u64, begin: Lsn) -> CheckpointEnd {
+        CheckpointEnd {
+            covers,
+            begin_lsn: begin.get(),
+            part_count: self.part_count,
+            stream_bytes: self.stream_bytes,
+            sha256: self.hasher.finalize().into(),
+        }
+    }
+}
+
+/// Bytes of records behind which the next checkpoint is due.
+pub(crate) fn due_bytes(options: &Options, last: Option<&Checkpoint>) -> u64 {
+    let size = last.map_or(0, |last| last.stream_bytes);
+    options.checkpoint_bytes.max(size.saturating_mul(SIZE_FACTOR))
+}
+
+/// The SHA-256 of the stream that a state comes to.
+pub(crate) fn digest(state: &State) -> Result<[u8; 32]> {
+    let (mut snapshot, mut stream) = (Snapshot::new(state), Stream::default());
+    loop {
+        let entries = snapshot.next(state, STEP_COUNT);
+        if entries.is_empty() {
+            return Ok(stream.hasher.finalize().into());
+        }
+        stream.push(&entries)?;
+        stream.part.clear();
+    }
+}
+
+impl Inner {
+    /// Writes a checkpoint each time that one is due, until the broadcaster stops.
+    pub(crate) fn checkpoint_all(&self) {
+        let mut core = self.lock();
+        while core.usable().is_ok() {
+            if core.unchecked_bytes < core.checkpoint_due_bytes {
+                core = self.turned.wait(core).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            // Also when it fails: the next try is not at once.
+            core.unchecked_bytes = 0;
+            drop(core);
+            match self.checkpoint() {
+                Err(e) if e.kind() != ErrorKind::Closed => {
+                    tracing::warn!(error = %e, "no checkpoint");
+                }
+                _ => {}
+            }
+            core = self.lock();
+        }
+    }
+
+    /// Writes a checkpoint, reads it back, and trims control; `None` when no record stands behind
+    /// the last one.
+    pub(crate) fn checkpoint(&self) -> Result<Option<Checkpoint>> {
+        let mut known = self.checkpoints.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut core = self.lock();
+        core.usable()?;
+        let covers = self.store.control().next_lsn().get().saturating_sub(1);
+        let last = known.whole.last().map_or(0, |last| last.end.get());
+        if covers == 0 || covers == last {
+            return Ok(None);
+        }
+        core.unchecked_bytes = 0;
+        core.snapshot = Some(Snapshot::new(&core.state));
+        let written = self.write(core, covers);
+        self.lock().snapshot = None;
+        let (end, pending) = written?;
+        let end_lsn = pending.lsns().last;
+        self.settle(pending)?;
+        let checkpoint = self.read_back(end, end_lsn)?;
+        known.push(checkpoint);
+        self.lock().checkpoint_due_bytes = due_bytes(&self.options, Some(&checkpoint));
+        if let [older, _] = known.whole[..] {
+            self.trim_control(older.covers.next())?;
+        }
+        Ok(Some(checkpoint))
+    }
+
+    /// Drops what no checkpoint needs; a refusal leaves it for the next time.
+    fn trim_control(&self, oldest: Lsn) -> Result<()> {
+        match self.store.control().trim(oldest) {
+            Err(e)
+                if matches!(e.kind(), ErrorKind::Pinned | ErrorKind::StoreFull | ErrorKind::Io) =>
+            {
+                tracing::warn!(error = %e, "control is not trimmed");
+                Ok(())
+            }
+            trimmed => trimmed,
+        }
+    }
+
+    fn write<'a>(&'a self, mut core: Guard<'a>, covers: u64) -> Result<(CheckpointEnd, Pending)> {
+        let begin = Body::CheckpointBegin(CheckpointBegin { covers, state_version: STATE_VERSION });
+        let (pending, _) = self.hand_over(&mut core, vec![begin])?;
+        let begin = pending.lsns().first;
+        let mut stream = Stream::default();
+        loop {
+            let Core { snapshot: Some(snapshot), state, .. } = &mut *core else {
+                return Err(refusal::closed());
+            };
+            let entries = snapshot.next(state, STEP_COUNT);
+            drop(core);
+            stream.push(&entries)?;
+            let whole = entries.is_empty();
+            while let Some(part) = stream.take(covers, whole) {
+                let (pending, _) = self.hand_over(&mut self.lock(), vec![part])?;
+                // One part is in memory at a time, and others have the disk in between.
+                self.settle(pending)?;
+            }
+            core = self.lock();
+            core.usable()?;
+            if whole {
+                let end = stream.end(covers, begin);
+                let (pending, _) = self.hand_over(&mut core, vec![Body::CheckpointEnd(end)])?;
+                return Ok((end, pending));
+            }
+        }
+    }
+
+    fn read_back(&self, end: CheckpointEnd, lsn: Lsn) -> Result<Checkpoint> {
+        let mut reader = self.store.control().reader(Lsn::at_least_first(end.begin_lsn))?;
+        if restore::load(&mut reader, end, lsn)?.is_none() {
+            let what = "a checkpoint that was written is not what is read";
+            return Err(Error::new(ErrorKind::Corrupt, what).at_lsn(lsn.get()));
+        }
+        Ok(Checkpoint::of(&end, lsn))
+    }
+}

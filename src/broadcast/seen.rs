@@ -1,0 +1,170 @@
+//! A memory of dropped keys, so that a key that was once accepted is told from one that never was.
+//!
+//! Bloom filters (SPEC 13.3): they never deny a key that is in them, and sometimes know one that is
+//! not, about one in a thousand for each filter that is full. They are a function of the records,
+//! and bounded: the oldest keys are forgotten, and counted.
+
+use oncelog_format::control::FilterEntry;
+use oncelog_format::limits::FILTER_KEY_COUNT_MAX;
+use oncelog_format::message::Scope;
+use sha2::{Digest as _, Sha256};
+
+/// Keys of the first filter.
+const CAPACITY_FIRST: u32 = 1_024;
+/// Bits of a scope.
+const PROBE_COUNT: u64 = 6;
+
+/// Keys that were dropped.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Oldest first; only the last one takes keys.
+    filters: Vec<FilterEntry>,
+    forgotten: u64,
+}
+
+impl Seen {
+    pub(super) fn of(filters: Vec<FilterEntry>, forgotten: u64) -> Self {
+        Self { filters, forgotten }
+    }
+
+    pub(super) fn filters(&self) -> &[FilterEntry] {
+        &self.filters
+    }
+
+    /// Returns how many dropped keys are in no filter any more.
+    #[must_use]
+    pub fn forgotten_count(&self) -> u64 {
+        self.forgotten
+    }
+
+    /// Says whether a key was probably dropped before, in one scope or, without that, in any scope
+    /// of a principal. A `false` is certain, unless some keys were forgotten.
+    #[must_use]
+    pub fn holds(&self, principal: &str, key: &[u8], scope: Option<&Scope>) -> bool {
+        let any = any_scope(principal, key);
+        let Some(probes) = probes(scope.unwrap_or(&any)) else { return false };
+        self.filters.iter().any(|filter| {
+            probes.iter().all(|probe| {
+                let (byte, bit) = place(filter, *probe);
+                filter.bits.get(byte).is_some_and(|bits| bits & bit != 0)
+            })
+        })
+    }
+
+    pub(super) fn insert(&mut self, scope: &Scope) {
+        let any = any_scope(&scope.principal, &scope.client_key);
+        let (Some(own), Some(any)) = (probes(scope), probes(&any)) else { return };
+        if self.filters.last().is_none_or(|filter| filter.count >= filter.capacity) {
+            self.begin_filter();
+        }
+        let Some(filter) = self.filters.last_mut() else { return };
+        for probe in own.into_iter().chain(any) {
+            let (byte, bit) = place(filter, probe);
+            if let Some(bits) = filter.bits.get_mut(byte) {
+                *bits |= bit;
+            }
+        }
+        filter.count = filter.count.saturating_add(1);
+    }
+
+    fn begin_filter(&mut self) {
+        let capacity = self.filters.last().map_or(CAPACITY_FIRST, |filter| {
+            filter.capacity.saturating_mul(4).min(FILTER_KEY_COUNT_MAX)
+        });
+        let held: u64 = self.filters.iter().map(|filter| u64::from(filter.count)).sum();
+        let mut spare = held.saturating_sub(FILTER_KEY_COUNT_MAX.into());
+        let over = self.filters.iter().take_while(|filter| {
+            let goes = u64::from(filter.count) <= spare;
+            spare = spare.saturating_sub(filter.count.into());
+            goes
+        });
+        let over = over.count();
+        let gone = self.filters.drain(..over).map(|filter| u64::from(filter.count));
+        self.forgotten = self.forgotten.saturating_add(gone.sum());
+        let len = usize::try_from(capacity).unwrap_or(0).saturating_mul(4);
+        self.filters.push(FilterEntry { capacity, count: 0, bits: vec![0; len] });
+    }
+}
+
+/// Stands for a key in every scope of a principal.
+fn any_scope(principal: &str, key: &[u8]) -> Scope {
+    Scope {
+        principal: principal.to_owned(),
+        message_type: String::new(),
+        domain: String::new(),
+        identity: String::new(),
+        generation: 0,
+        client_key: key.to_vec(),
+    }
+}
+
+/// A scope that does not encode was never accepted.
+fn probes(scope: &Scope) -> Option<[u64; 6]> {
+    let mut bytes = Vec::new();
+    scope.encode(&mut bytes).ok()?;
+    let digest = Sha256::digest(&bytes);
+    let word = |at: usize| {
+        let word = digest.get(at..).and_then(|rest| rest.first_chunk::<8>());
+        word.map_or(0, |word| u64::from_le_bytes(*word))
+    };
+    let (first, step) = (word(0), word(8) | 1);
+    let mut probes = [0; 6];
+    for (probe, i) in probes.iter_mut().zip(0..PROBE_COUNT) {
+        *probe = first.wrapping_add(step.wrapping_mul(i));
+    }
+    Some(probes)
+}
+
+fn place(filter: &FilterEntry, probe: u64) -> (usize, u8) {
+    let bits = u64::from(filter.capacity).saturating_mul(32).max(1);
+    let bit = probe % bits;
+    (usize::try_from(bit / 8).unwrap_or(usize::MAX), 1 << (bit % 8))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scope(n: u32) -> Scope {
+        Scope {
+            principal: "p".into(),
+            message_type: "t".into(),
+            domain: "d".into(),
+            identity: "i".into(),
+            generation: 1,
+            client_key: n.to_string().into_bytes(),
+        }
+    }
+
+    #[test]
+    fn no_key_that_is_in_a_filter_is_denied_and_few_others_are_known() {
+        let mut seen = Seen::default();
+        let known = |seen: &Seen, n: u32| {
+            let scope = scope(n);
+            let any = seen.holds("p", &scope.client_key, None);
+            assert!(any || !seen.holds("p", &scope.client_key, Some(&scope)) || n >= 30_000);
+            seen.holds("p", &scope.client_key, Some(&scope))
+        };
+        assert!(!known(&seen, 0));
+        (0..30_000).for_each(|n| seen.insert(&scope(n)));
+        assert!((0..30_000).all(|n| known(&seen, n)));
+        let wrong = (30_000..60_000).filter(|n| known(&seen, *n)).count();
+        // Three full filters and one that is not: one in a thousand each.
+        assert!(wrong < 30_000 / 200, "{wrong}");
+        let capacities: Vec<u32> = seen.filters().iter().map(|filter| filter.capacity).collect();
+        assert_eq!(capacities, [1_024, 4_096, 16_384, 65_536]);
+        assert_eq!(seen.forgotten_count(), 0);
+    }
+
+    #[test]
+    fn what_is_forgotten_is_counted_and_memory_has_a_bound() {
+        let mut seen = Seen::default();
+        let full = |capacity: u32| FilterEntry { capacity, count: capacity, bits: vec![] };
+        seen.filters = vec![full(1_024), full(FILTER_KEY_COUNT_MAX), full(FILTER_KEY_COUNT_MAX)];
+        seen.insert(&scope(0));
+        assert_eq!(seen.forgotten_count(), u64::from(FILTER_KEY_COUNT_MAX) + 1_024);
+        assert_eq!(seen.filters().len(), 2, "the keys behind reach back far enough");
+        seen.insert(&scope(1));
+        assert_eq!(seen.filters().len(), 2);
+    }
+}

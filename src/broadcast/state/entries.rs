@@ -1,0 +1,161 @@
+//! The state as the entries of a checkpoint, and back (SPEC 13.3).
+
+use std::sync::Arc;
+
+use oncelog_format::control::{AckPosition, Entry, Facts, JobEntry, JobLink, TaskEntry};
+use oncelog_format::message::BroadcastId;
+
+use super::super::seen::Seen;
+use super::{Job, State, TaskState};
+
+impl State {
+    /// What a checkpoint begins with: all but tasks, jobs and filters.
+    pub(crate) fn begin_entries(&self) -> Vec<Entry> {
+        let window = &self.window;
+        let facts = Facts {
+            last_id: self.last_id,
+            newest_ms: self.newest_ms,
+            term: self.term,
+            ignored: self.ignored,
+            expired: window.expired_count(),
+            evicted: window.evicted_count(),
+            evicted_until_ms: window.evicted_until_ms(),
+            forgotten: self.seen.forgotten_count(),
+            policy: self.policy,
+        };
+        let mut entries = vec![Entry::Facts(facts)];
+        entries.extend(self.collections.values().map(|x| Entry::Collection(Arc::clone(x))));
+        entries.extend(self.channels.iter().map(|(vchannel, pchannel)| {
+            let (vchannel, pchannel) = (vchannel.clone(), pchannel.clone());
+            Entry::Channel(oncelog_format::control::Channel { vchannel, pchannel })
+        }));
+        entries
+    }
+
+    pub(crate) fn filter_entries(&self) -> Vec<Entry> {
+        self.seen.filters().iter().cloned().map(Entry::Filter).collect()
+    }
+
+    /// The task of an identity as an entry.
+    pub(crate) fn task_entry(&self, id: BroadcastId) -> Option<Entry> {
+        let task = self.tasks.get(&id)?;
+        let owner = task.accepted.scope.as_ref().and_then(|scope| self.scopes.get(scope));
+        Some(Entry::Task(TaskEntry {
+            accepted: Arc::clone(&task.accepted),
+            accepted_at_ms: task.accepted_at_ms,
+            moved_at_ms: task.moved_at_ms,
+            owns: owner == Some(&id),
+            acks: task.acks.iter().flatten().copied().collect(),
+            parked: task.parked.clone(),
+            done: task.done.clone(),
+        }))
+    }
+
+    /// The job of an identity as an entry.
+    pub(crate) fn job_entry(&self, id: BroadcastId) -> Option<Entry> {
+        let job = self.jobs.get(&id)?;
+        Some(Entry::Job(JobEntry {
+            accepted: Arc::clone(&job.accepted),
+            made_at_ms: job.made_at_ms,
+            attempt: job.attempt,
+            plan: job.plan.clone(),
+            state: job.state.clone(),
+            end: job.end,
+            over: job.over,
+        }))
+    }
+
+    /// The first task behind an identity.
+    pub(crate) fn task_behind(&self, id: BroadcastId) -> Option<BroadcastId> {
+        self.tasks.range(behind(id)..).next().map(|(id, _)| *id)
+    }
+
+    /// The first job behind an identity.
+    pub(crate) fn job_behind(&self, id: BroadcastId) -> Option<BroadcastId> {
+        self.jobs.range(behind(id)..).next().map(|(id, _)| *id)
+    }
+
+    /// Takes the next entry of a checkpoint; false where it cannot stand there.
+    #[must_use]
+    pub(crate) fn take_entry(&mut self, entry: Entry) -> bool {
+        match entry {
+            Entry::Facts(x) => {
+                if self.last_id != 0 || self.newest_ms != 0 {
+                    return false;
+                }
+                (self.last_id, self.newest_ms, self.term) = (x.last_id, x.newest_ms, x.term);
+                (self.ignored, self.policy) = (x.ignored, x.policy);
+                self.window.count_dropped(x.expired, x.evicted, x.evicted_until_ms);
+                self.seen = Seen::of(Vec::new(), x.forgotten);
+            }
+            Entry::Collection(x) => drop(self.collections.insert(x.id, x)),
+            Entry::Channel(x) => drop(self.channels.insert(x.vchannel, x.pchannel)),
+            Entry::Task(x) => return self.take_task(x),
+            Entry::Job(x) => {
+                let id = x.accepted.id();
+                let job = Job {
+                    accepted: x.accepted,
+                    made_at_ms: x.made_at_ms,
+                    attempt: x.attempt,
+                    plan: x.plan,
+                    state: x.state,
+                    end: x.end,
+                    over: x.over,
+                };
+                if id.0 > self.last_id || self.jobs.insert(id, Arc::new(job)).is_some() {
+                    return false;
+                }
+                self.list(id);
+            }
+            Entry::Filter(x) => {
+                let mut filters = self.seen.filters().to_vec();
+                filters.push(x);
+                self.seen = Seen::of(filters, self.seen.forgotten_count());
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    fn take_task(&mut self, x: TaskEntry) -> bool {
+        let id = x.accepted.id();
+        if id.0 > self.last_id || self.tasks.contains_key(&id) {
+            return false;
+        }
+        let mut acks: Vec<Option<AckPosition>> = vec![None; x.accepted.header.vchannels.len()];
+        for ack in x.acks {
+            match usize::try_from(ack.vchannel).ok().and_then(|at| acks.get_mut(at)) {
+                Some(place @ None) => *place = Some(ack),
+                _ => return false,
+            }
+        }
+        if let Some(scope) = &x.accepted.scope {
+            if x.owns && self.scopes.insert(scope.clone(), id).is_some() {
+                return false;
+            }
+            self.window.enter(&scope.principal);
+        }
+        self.starting += usize::from(x.accepted.job == JobLink::Starts && x.done.is_none());
+        let task = TaskState {
+            accepted: x.accepted,
+            accepted_at_ms: x.accepted_at_ms,
+            moved_at_ms: x.moved_at_ms,
+            acks,
+            parked: x.parked,
+            done: x.done,
+        };
+        self.tasks.insert(id, task);
+        true
+    }
+
+    /// Ends taking entries: what depends on tasks and jobs together is brought up to date.
+    pub(crate) fn end_entries(&mut self) {
+        let done = self.tasks.iter().filter(|(_, task)| task.done.is_some());
+        let done: Vec<BroadcastId> = done.map(|(id, _)| *id).collect();
+        done.into_iter().for_each(|id| self.index(id));
+    }
+}
+
+fn behind(id: BroadcastId) -> BroadcastId {
+    BroadcastId(id.0.saturating_add(1))
+}

@@ -1,0 +1,464 @@
+//! Copying a log while it is written.
+//!
+//! A backup holds the records from the oldest one to an end that is fixed before the first is read:
+//! same LSNs, times, kinds and batches, in frames of the same bytes at the same offsets. Every frame
+//! is verified on the way, and damage ends it. All else of a segment is written anew, so that
+//! nothing dead or degraded is carried over: header, slots, a footer behind the last frame. The copy
+//! is a log of its own and has an identity of its own, for it and the original may go different
+//! ways from here on, and a segment of one is then no segment of the other.
+//!
+//! Until the last byte and name is durable, `LOCK` says that the copy is unfinished, and no log
+//! opens there: a backup is whole or is none, whatever fails or crashes in between.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use oncelog_format::limits::{ALIGNMENT, FRAMES_OFFSET};
+use oncelog_format::lock::{LOCK_CONTENT_LEN, LOCK_LEN, LOCK_UNFINISHED};
+use oncelog_format::{
+    CURSORS_LEN, CursorCopy, Footer, Owner, Place, SegmentHeader, Slot, Uuid, encode_lock,
+    segment_name,
+};
+
+use super::Log;
+use super::dir::{self, make_named, refusal, sync_dir, sync_parent, sync_parent_if_allowed};
+use super::facts::{CURSORS_NAME, LOCK_NAME};
+use super::live::{Live, Reach};
+use super::pins::HolderKind;
+use super::reader::Source;
+use super::scan::{Invalid, Tally, Window, frame_at};
+use super::view::LogView;
+use super::writer::closed;
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::{EntryKind, Io, IoFile, OpenHow};
+use crate::lsn::Lsn;
+
+/// Bytes that are written at a time.
+const WRITE_LEN: usize = 1 << 20;
+
+/// What a backup holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BackupReport {
+    /// Identity of the copy.
+    pub uuid: Uuid,
+    /// LSN of its oldest record, or of the next one where it has none.
+    pub oldest_lsn: Lsn,
+    /// LSN of its last record; `None` where it has none.
+    pub last_lsn: Option<Lsn>,
+    /// Its segments.
+    pub segment_count: u64,
+    /// Sum of their sizes in bytes.
+    pub bytes: u64,
+}
+
+/// What is to be copied.
+#[derive(Debug)]
+pub(super) struct Plan {
+    /// Each segment, with the last record to be copied from it.
+    segments: Vec<(SegmentHeader, u64)>,
+    oldest: u64,
+    /// Names and LSNs of the cursors; `None` where they are damaged.
+    cursors: Option<Vec<(String, u64)>>,
+}
+
+impl Log {
+    /// Copies the log into a directory that is absent or empty, while it is read and written:
+    /// every record from the oldest one to the durable LSN at the time of the call. Retention waits
+    /// for it, as for a pin of the name `backup`.
+    ///
+    /// The copy is a log of its own: same records, LSNs and cursors, another
+    /// [`BackupReport::uuid`]. Sealed
+    /// segments and tail alike are copied frame by frame, and each frame is verified.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` where the directory is neither absent nor empty; `StoreFull` and `Io` where
+    /// the system refuses; `Corrupt` where a record is damaged; `Closed`. What was made is removed
+    /// then, as far as the system allows; what stays, and what a crash leaves, is no log: opening it
+    /// is `Corrupt`.
+    ///
+    /// # Durability
+    ///
+    /// When this returns `Ok`, the copy survives a power loss, with its directory.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use oncelog::{CreateMode, Log, Options};
+    ///
+    /// # fn main() -> oncelog::Result<()> {
+    /// # let dir = tempfile::tempdir().expect("a directory");
+    /// let options = Options::new().create(CreateMode::IfMissing);
+    /// let (log, _report) = Log::open(dir.path().join("log"), &options)?;
+    /// log.append(b"precious")?;
+    /// let report = log.backup(dir.path().join("copy"))?;
+    /// let (copy, _report) = Log::open(dir.path().join("copy"), &Options::new())?;
+    /// assert_eq!(copy.durable_lsn(), report.last_lsn);
+    /// # copy.close()?;
+    /// # log.close()
+    /// # }
+    /// ```
+    pub fn backup(&self, to: impl AsRef<Path>) -> Result<BackupReport> {
+        let shared = &self.handle.shared;
+        let pin = loop {
+            match shared.pin(HolderKind::Pin, "backup", self.oldest_lsn()) {
+                // A trim was faster.
+                Err(e) if e.kind() == ErrorKind::Trimmed => {}
+                pinned => break pinned?,
+            }
+        };
+        let plan = {
+            let gate = shared.gate();
+            if gate.closed {
+                return Err(closed());
+            }
+            let firsts = gate.segments.iter().skip(1).map(|next| next.header.first_lsn);
+            let lasts = firsts.map(|first| first.saturating_sub(1)).chain([gate.durable.lsn]);
+            let segments = gate.segments.iter().map(|segment| segment.header).zip(lasts);
+            let cursors = gate.holds.cursors.iter().map(|(name, at)| (name.clone(), at.lsn));
+            let cursors = gate.holds.check_cursors().is_ok().then(|| cursors.collect());
+            Plan { segments: segments.collect(), oldest: gate.oldest, cursors }
+        };
+        let source = Live { shared: Arc::clone(shared), reach: Reach::Durable };
+        let report = copy(&source, &plan, to.as_ref());
+        drop(pin);
+        report
+    }
+}
+
+impl LogView {
+    /// Copies what this look saw into a directory that is absent or empty, as [`Log::backup`] does:
+    /// every record up to [`LogView::last_lsn`], which the copy vouches for from then on.
+    ///
+    /// Nothing keeps a writer in another process from dropping records meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// As [`Log::backup`]; `Trimmed` when a writer was faster: look again. `InvalidInput` for a look
+    /// at no log, or at one segment of it.
+    ///
+    /// # Durability
+    ///
+    /// As [`Log::backup`].
+    pub fn backup(&self, to: impl AsRef<Path>) -> Result<BackupReport> {
+        let survey = &self.seen().survey;
+        if let Some(damage) = survey.damage() {
+            return Err(damage.to_error());
+        }
+        if survey.segments.is_empty() || survey.listing.segments.is_empty() {
+            let what = "expected the directory of a log";
+            return Err(Error::new(ErrorKind::InvalidInput, what).at_path(self.path()));
+        }
+        let last_of = |(at, segment): (usize, &super::survey::Segment)| {
+            let next = self.seen().next_first(at);
+            (segment.header, next.map_or(segment.last, |next| next.saturating_sub(1)))
+        };
+        let segments = survey.segments.iter().enumerate().map(last_of).collect();
+        // A writer may have moved them since: it is enough that they hold what they held.
+        let end = survey.last.saturating_add(1);
+        let cursors = survey.cursors.cursors.iter();
+        let cursors = cursors.map(|(name, at)| (name.clone(), at.lsn.min(end)));
+        let cursors = survey.cursors.damage.is_none().then(|| cursors.collect());
+        let plan = Plan { segments, oldest: self.seen().oldest(), cursors };
+        copy(&*self.source(false), &plan, to.as_ref())
+    }
+}
+
+fn copy(source: &dyn Source, plan: &Plan, to: &Path) -> Result<BackupReport> {
+    let uuid = Uuid(dir::random(source.io())?);
+    let mut target = Target::make(source.io(), to)?;
+    let copied = target.fill(source, plan, uuid);
+    if copied.is_err() {
+        target.abandon();
+    }
+    copied
+}
+
+/// The directory of an unfinished copy.
+#[derive(Debug)]
+struct Target<'a> {
+    io: &'a dyn Io,
+    dir: &'a Path,
+    /// Locked, so that whoever opens the copy meanwhile is told to wait.
+    lock: Arc<dyn IoFile>,
+    files: Vec<PathBuf>,
+}
+
+impl<'a> Target<'a> {
+    /// # Durability
+    ///
+    /// The directory, and a `LOCK` in it that says that it is unfinished.
+    fn make(io: &'a dyn Io, dir: &'a Path) -> Result<Self> {
+        let refuse = |what| Err(Error::new(ErrorKind::InvalidInput, what).at_path(dir));
+        match io.kind(dir).map_err(|e| Error::io("cannot look at the path", dir, e))? {
+            None => {
+                make_named(io, dir)?;
+                sync_parent(io, dir)?;
+            }
+            Some(EntryKind::Dir) => {
+                let entries = io.list(dir);
+                let entries =
+                    entries.map_err(|e| Error::io("cannot list the directory", dir, e))?;
+                if !entries.is_empty() {
+                    return refuse("the directory is not empty");
+                }
+                sync_parent_if_allowed(io, dir)?;
+            }
+            Some(_) => return refuse("not a directory"),
+        }
+        let path = dir.join(LOCK_NAME);
+        let lock = match io.open(&path, OpenHow::CreateNew) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                return refuse("the directory is not empty");
+            }
+            made => made.map_err(|e| refusal("cannot make the lock file", &path, e))?,
+        };
+        let locked = lock.try_lock();
+        if !locked.map_err(|e| Error::io("cannot lock the file", &path, e))? {
+            let what = "the directory is in use by another writer";
+            return Err(Error::new(ErrorKind::Busy, what).at_path(path));
+        }
+        let mut target = Self { io, dir, lock, files: Vec::new() };
+        let marked = target.mark();
+        if marked.is_err() {
+            target.abandon();
+        }
+        marked.map(|()| target)
+    }
+
+    fn mark(&self) -> Result<()> {
+        let path = self.dir.join(LOCK_NAME);
+        let mut content = [0; LOCK_LEN];
+        for (to, from) in content.iter_mut().zip(LOCK_UNFINISHED) {
+            *to = from;
+        }
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::BackupUnmarked) {
+            content = [0; LOCK_LEN];
+        }
+        let written = self.lock.write_all_at(&content, 0);
+        written.map_err(|e| refusal("cannot write the lock file", &path, e))?;
+        self.lock.sync().map_err(|e| Error::io("cannot sync the lock file", &path, e))?;
+        // Before a segment has its name.
+        sync_dir(self.io, self.dir)
+    }
+
+    fn fill(&mut self, source: &dyn Source, plan: &Plan, uuid: Uuid) -> Result<BackupReport> {
+        let oldest = Lsn::at_least_first(plan.oldest);
+        let mut report =
+            BackupReport { uuid, oldest_lsn: oldest, last_lsn: None, segment_count: 0, bytes: 0 };
+        let tail = plan.segments.len().saturating_sub(1);
+        for (at, (header, last)) in plan.segments.iter().enumerate() {
+            // A segment that was left without a record is not missed.
+            if *last < header.first_lsn && at < tail {
+                continue;
+            }
+            let path = self.dir.join(segment_name(header.number, header.first_lsn));
+            let file = self.io.open(&path, OpenHow::CreateNew);
+            let file = file.map_err(|e| refusal("cannot make a segment", &path, e))?;
+            self.files.push(path.clone());
+            let from = source.path(header);
+            let header = SegmentHeader { uuid, ..*header };
+            let mut copy = Copy { from, file, path, header, at: 0, bytes: Vec::new() };
+            copy.segment(source, *last, plan.oldest, at == tail)?;
+            report.segment_count = report.segment_count.saturating_add(1);
+            report.bytes = report.bytes.saturating_add(copy.at);
+            report.last_lsn = Lsn::new(*last).filter(|last| *last >= oldest);
+        }
+        self.cursors(plan.cursors.as_deref(), uuid)?;
+        sync_dir(self.io, self.dir)?;
+        // Only here: everything else is durable.
+        let path = self.dir.join(LOCK_NAME);
+        let identified = self.lock.write_all_at(&encode_lock(Owner::Log, uuid), 0);
+        let identified = identified.and_then(|()| self.lock.sync());
+        identified.map_err(|e| Error::io("cannot write the lock file", &path, e))?;
+        Ok(report)
+    }
+
+    /// The cursors stand where they stood. Of damaged ones the copy has a damaged file, too: what is
+    /// still needed is as unknown there.
+    fn cursors(&mut self, cursors: Option<&[(String, u64)]>, uuid: Uuid) -> Result<()> {
+        let mut bytes = vec![0; CURSORS_LEN];
+        match cursors {
+            Some([]) => return Ok(()),
+            Some(cursors) => {
+                for (index, (name, lsn)) in (0..).zip(cursors) {
+                    for counter in [1, 2] {
+                        let copy = CursorCopy { index, counter, lsn: *lsn, name };
+                        put_cursor(&mut bytes, &copy, uuid)?;
+                    }
+                }
+            }
+            None => bytes.clear(),
+        }
+        let path = self.dir.join(CURSORS_NAME);
+        let file = self.io.open(&path, OpenHow::CreateNew);
+        let file = file.map_err(|e| refusal("cannot make the file of the cursors", &path, e))?;
+        self.files.push(path.clone());
+        let written = file.write_all_at(&bytes, 0);
+        written.map_err(|e| refusal("cannot write the cursors", &path, e))?;
+        file.sync().map_err(|e| Error::io("cannot sync the cursors", &path, e))
+    }
+
+    /// Removes what was made, as far as that goes. While a segment may be there, `LOCK` says what
+    /// it is.
+    fn abandon(&mut self) {
+        let removed = self.lock.write_all_at(&LOCK_UNFINISHED, 0).and_then(|()| {
+            self.lock.sync()?;
+            self.files.iter().try_for_each(|path| self.io.remove(path))?;
+            self.io.sync_dir(self.dir)?;
+            self.io.remove(&self.dir.join(LOCK_NAME))
+        });
+        if let Err(e) = removed {
+            tracing::warn!(path = %self.dir.display(), error = %e, "an unfinished backup stays");
+        }
+    }
+}
+
+fn put_cursor(bytes: &mut [u8], copy: &CursorCopy<'_>, uuid: Uuid) -> Result<()> {
+    let refuse = |e| Error::new(ErrorKind::Limit, "a cursor has no encoding").with_source(e);
+    let encoded = copy.encode(uuid).map_err(refuse)?;
+    let offset = usize::try_from(CursorCopy::offset_of(copy.index, copy.counter));
+    let place = bytes.get_mut(offset.unwrap_or(usize::MAX)..).unwrap_or_default();
+    for (to, from) in place.iter_mut().zip(encoded) {
+        *to = from;
+    }
+    Ok(())
+}
+
+const _: () = assert!(LOCK_UNFINISHED.len() == LOCK_CONTENT_LEN);
+
+/// One segment of the copy.
+#[derive(Debug)]
+struct Copy {
+    /// The segment that is copied.
+    from: PathBuf,
+    file: Arc<dyn IoFile>,
+    path: PathBuf,
+    header: SegmentHeader,
+    /// Where the bytes go that wait.
+    at: u64,
+    bytes: Vec<u8>,
+}
+
+impl Copy {
+    /// Copies the frames up to `last`, and seals them. The slots of the tail vouch for the end.
+    fn segment(
+        &mut self,
+        source: &dyn Source,
+        last: u64,
+        oldest: u64,
+        is_tail: bool,
+    ) -> Result<()> {
+        let slot = Slot {
+            counter: 1,
+            durable_lsn: self.header.first_lsn.saturating_sub(1),
+            durable_offset: FRAMES_OFFSET,
+            oldest_lsn: oldest,
+            header: self.header,
+        };
+        self.put(&self.header.encode())?;
+        self.put_at(Slot::offset_of(slot.index()), &slot.encode())?;
+        self.put_at(FRAMES_OFFSET, &[])?;
+        let tally = self.frames(source, last)?;
+        let end = self.end();
+        let place = Place { salt: self.header.salt, offset: end.next_multiple_of(ALIGNMENT) };
+        let footer = Footer {
+            offset: place.offset,
+            last_lsn: last,
+            end,
+            durable_lsn: last,
+            record_count: tally.records(),
+            payload_bytes: tally.payload_bytes,
+            time_first_ms: tally.time_first_ms,
+            time_last_ms: tally.time_last_ms,
+            entries: tally.entries,
+        };
+        self.put(&footer.encode(place.salt))?;
+        self.flush()?;
+        self.sync()?;
+        if is_tail {
+            // Behind the sync of what it states, as at a close.
+            let slot = Slot { counter: 2, durable_lsn: last, durable_offset: end, ..slot };
+            let written = self.file.write_all_at(&slot.encode(), Slot::offset_of(slot.index()));
+            written.map_err(|e| self.refused(e))?;
+            self.sync()?;
+        }
+        Ok(())
+    }
+
+    fn frames(&mut self, source: &dyn Source, last: u64) -> Result<Tally> {
+        let path = self.from.clone();
+        let failed = |e| Error::io("cannot read the segment", &path, e);
+        let mut tally = Tally::new(self.header.base_time_ms);
+        if last < self.header.first_lsn {
+            return Ok(tally);
+        }
+        let file = match source.io().open(&path, OpenHow::Read) {
+            Ok(file) => file,
+            Err(e) => {
+                source.confirm(self.header.first_lsn)?;
+                return Err(failed(e));
+            }
+        };
+        let mut window = Window::new(&*file).map_err(failed)?;
+        let (mut time_ms, mut begins) = (self.header.base_time_ms, true);
+        for lsn in self.header.first_lsn..=last {
+            let offset = self.end();
+            let place = Place { salt: self.header.salt, offset };
+            let header = match frame_at(&mut window, place, lsn, time_ms).map_err(failed)? {
+                Ok(header) if lsn < last || header.batch_end => header,
+                found => {
+                    source.confirm(lsn)?;
+                    return Err(damaged(&path, lsn, offset, found.err()));
+                }
+            };
+            tally.count(&header, offset, begins);
+            (time_ms, begins) = (header.time_ms, header.batch_end);
+            let len = usize::try_from(header.frame_len()).unwrap_or(usize::MAX);
+            self.put(window.at(offset, len).map_err(failed)?)?;
+        }
+        Ok(tally)
+    }
+
+    /// Offset behind everything that was put.
+    fn end(&self) -> u64 {
+        self.at.saturating_add(u64::try_from(self.bytes.len()).unwrap_or(u64::MAX))
+    }
+
+    /// Zeros up to an offset, then bytes.
+    fn put_at(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        let gap = usize::try_from(offset.saturating_sub(self.end())).unwrap_or(usize::MAX);
+        self.bytes.resize(self.bytes.len().saturating_add(gap), 0);
+        self.put(bytes)
+    }
+
+    fn put(&mut self, bytes: &[u8]) -> Result<()> {
+        self.bytes.extend_from_slice(bytes);
+        if self.bytes.len() < WRITE_LEN { Ok(()) } else { self.flush() }
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        let written = self.file.write_all_at(&self.bytes, self.at);
+        written.map_err(|e| self.refused(e))?;
+        self.at = self.end();
+        self.bytes.clear();
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.file.sync().map_err(|e| Error::io("cannot sync the segment", &self.path, e))
+    }
+
+    fn refused(&self, e: io::Error) -> Error {
+        refusal("cannot write the segment", &self.path, e)
+    }
+}
+
+fn damaged(path: &Path, lsn: u64, offset: u64, invalid: Option<Invalid>) -> Error {
+    let why = invalid.map_or_else(|| "the batch has no last frame".to_owned(), |i| i.to_string());
+    let what = format!("a durable record is missing or damaged: {why}");
+    Error::new(ErrorKind::Corrupt, what).at_path(path).at_offset(offset).at_lsn(lsn)
+}

@@ -1,0 +1,324 @@
+//! Named cursors: what a consumer still needs, kept durably across processes.
+//!
+//! A cursor stands at the oldest LSN that its owner needs. It only goes forward, and no trim drops
+//! a record at or above it. Moving it costs one sync of a file of its own, off the path of appends;
+//! callers that move cursors at the same time share it.
+//!
+//! Nobody knows what is needed once the file is damaged: then trims are refused, and all else goes
+//! on. A log whose cursors are not wanted any more is freed by removing the file `CURSORS` while no
+//! writer has the log open.
+
+mod file;
+
+use std::sync::{Arc, PoisonError};
+
+use oncelog_format::limits::{CURSOR_COUNT_MAX, CURSOR_NAME_LEN_MAX};
+use oncelog_format::{CursorCopy, Uuid};
+
+pub(crate) use self::file::{CursorFacts, CursorFile, Stand};
+use super::Log;
+use super::dir::Fault;
+use super::pins::{HolderKind, check_below_end};
+use super::writer::{Gate, Guard, Shared};
+use crate::error::{Error, ErrorKind, Result};
+use crate::lsn::Lsn;
+use crate::sync::MutexGuard;
+
+/// A named cursor of a log. Clones, and further handles of the same name, are the same cursor;
+/// dropping one changes nothing.
+///
+/// # Examples
+///
+/// ```
+/// use oncelog::{CreateMode, ErrorKind, Log, Options};
+///
+/// # fn main() -> oncelog::Result<()> {
+/// # let dir = tempfile::tempdir().expect("a directory");
+/// # let options = Options::new().create(CreateMode::IfMissing);
+/// # let (log, _report) = Log::open(dir.path().join("log"), &options)?;
+/// let indexer = log.cursor("indexer")?;
+/// log.append(b"to be indexed")?;
+/// let mut reader = log.reader(indexer.lsn()?)?;
+/// while let Some(record) = reader.next()? {
+///     // Index it, then:
+///     indexer.advance(record.lsn.next())?;
+/// }
+/// log.trim(indexer.lsn()?)?;
+/// # log.close()
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Cursor {
+    shared: Arc<Shared>,
+    name: Arc<str>,
+}
+
+impl Cursor {
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The oldest LSN that is needed, as it is known to be durable.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` when the cursor was removed.
+    pub fn lsn(&self) -> Result<Lsn> {
+        let gate = self.shared.gate();
+        Ok(Lsn::at_least_first(gate.holds.stand(&self.name)?.lsn))
+    }
+
+    /// Lets go of the records below an LSN, which may be the next one at most. What is below it
+    /// becomes durable first, should it not be.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` below the LSN where it stands, above the next LSN, or when the cursor was
+    /// removed; `StoreFull`, `Io` when the file could not be written; `Poisoned`, `Closed`: it
+    /// holds what it held. `OutcomeUnknown` when a sync failed. A system that wrote what it refused
+    /// may have the next open find it where it was to go, never further.
+    ///
+    /// # Durability
+    ///
+    /// When this returns `Ok`, the cursor stands there after a power loss. It takes one sync, which
+    /// callers that come meanwhile share.
+    pub fn advance(&self, lsn: Lsn) -> Result<()> {
+        self.shared.advance(&self.name, lsn.get())
+    }
+
+    /// Removes the cursor: it holds nothing any more.
+    ///
+    /// # Errors
+    ///
+    /// As [`Cursor::advance`]; the cursor is still there then.
+    ///
+    /// # Durability
+    ///
+    /// When this returns `Ok`, the cursor is gone after a power loss. It takes one sync.
+    pub fn remove(self) -> Result<()> {
+        self.shared.remove_cursor(&self.name)
+    }
+}
+
+impl Log {
+    /// The cursor of a name, 1 to 128 bytes; one that is made here stands at the oldest LSN. A log
+    /// has 128 at most.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` for no name; `Limit` for a name that is too long, or one cursor too many;
+    /// `StoreFull` when there is no space for the first one; `Corrupt` when the file of the cursors
+    /// is damaged; `Io`, `Poisoned`, `Closed`. `OutcomeUnknown` when a sync failed.
+    ///
+    /// # Durability
+    ///
+    /// When this returns `Ok`, the cursor is there after a power loss. Making one takes two syncs,
+    /// making the first one of a log two more; the first call behind an open takes one.
+    pub fn cursor(&self, name: &str) -> Result<Cursor> {
+        let shared = Arc::clone(&self.handle.shared);
+        shared.make_cursor(name)?;
+        Ok(Cursor { shared, name: Arc::from(name) })
+    }
+}
+
+impl Shared {
+    /// Who has this does all I/O on the cursors. It is taken before the gate.
+    pub(crate) fn cursor_file(&self) -> MutexGuard<'_, CursorFile> {
+        self.cursor_file.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn make_cursor(self: &Arc<Self>, name: &str) -> Result<()> {
+        let len = u64::try_from(name.len()).unwrap_or(u64::MAX);
+        if len == 0 {
+            return Err(Error::new(ErrorKind::InvalidInput, "a cursor has a name"));
+        }
+        if len > u64::from(CURSOR_NAME_LEN_MAX) {
+            let what = format!("a name of {len} bytes: expected at most {CURSOR_NAME_LEN_MAX}");
+            return Err(Error::new(ErrorKind::Limit, what));
+        }
+        let mut file = self.cursor_file();
+        let Some((free, uuid)) = place_of(&self.gate(), name)? else {
+            // It was read from the cache: a power loss might have it elsewhere.
+            let proven = file.prove(&*self.io).map(drop);
+            return self.settle_cursors(proven).map(drop);
+        };
+        // From here on nothing goes that the cursor will hold.
+        let pin = loop {
+            let oldest = Lsn::at_least_first(self.gate().oldest);
+            match self.pin(HolderKind::Cursor, name, oldest) {
+                Err(e) if e.kind() == ErrorKind::Trimmed => {}
+                pin => break pin?,
+            }
+        };
+        if file.has_to_be_made() {
+            self.make_cursor_file(&mut file)?;
+        }
+        let lsn = pin.lsn().get();
+        let made = file.prove(&*self.io).and_then(|io| {
+            // Both, one after the other: damage to one of them must not undo the cursor.
+            let first = free.moved(lsn)?;
+            file.put(&*io, &first.copy(name), uuid)?;
+            file.sync(&*io)?;
+            let second = first.moved(lsn)?;
+            file.put(&*io, &second.copy(name), uuid)?;
+            file.sync(&*io)?;
+            Ok(second)
+        });
+        let (mut gate, stand) = self.settle_cursors(made)?;
+        gate.holds.removed.remove(&stand.index);
+        gate.holds.cursors.insert(name.to_owned(), stand);
+        drop(gate);
+        Ok(())
+    }
+
+    /// Under the tail: nobody else may be told of a failed sync of the directory instead.
+    fn make_cursor_file(&self, file: &mut CursorFile) -> Result<()> {
+        let (gate, tail) = self.take_tail(self.gate());
+        if let Err(e) = gate.check_open() {
+            self.put_back(gate, tail);
+            return Err(e);
+        }
+        let (gate, tail, made) = self.with_tail(gate, tail, |_| file.make(&*self.io, &self.dir));
+        self.put_back(gate, tail);
+        self.settle_cursors(made).map(drop)
+    }
+
+    fn advance(&self, name: &str, lsn: u64) -> Result<()> {
+        let mut gate = self.gate();
+        gate.check_open()?;
+        let at = gate.holds.stand(name)?.lsn;
+        check_below_end(&gate, lsn)?;
+        if lsn < at {
+            let what = format!("a cursor goes forward only: expected at least LSN {at}");
+            return Err(Error::new(ErrorKind::InvalidInput, what).at_lsn(lsn));
+        }
+        if gate.durable.lsn.saturating_add(1) < lsn {
+            // Else its LSNs might be given again, to records that it would not see.
+            drop(gate);
+            self.sync()?;
+            gate = self.gate();
+        }
+        gate.holds.want(name, lsn);
+        drop(gate);
+        self.lead_cursors(name, lsn)
+    }
+
+    /// Writes what everybody wants with one sync, unless another one has done so.
+    fn lead_cursors(&self, name: &str, lsn: u64) -> Result<()> {
+        let mut file = self.cursor_file();
+        let mut gate = self.gate();
+        if gate.holds.stand(name)?.lsn >= lsn {
+            return Ok(());
+        }
+        let is_taken = !gate.holds.wanted.contains_key(name);
+        match &gate.poison {
+            Some(cause) if is_taken => return Err(unknown(cause)),
+            _ => gate.check_open()?,
+        }
+        // Another one had it, and was refused.
+        gate.holds.want(name, lsn);
+        let uuid = gate.header.uuid;
+        let wanted = std::mem::take(&mut gate.holds.wanted);
+        let stands = wanted.into_iter().filter_map(|(name, lsn)| {
+            let stand = gate.holds.cursors.get(&name)?.clone();
+            Some((name, stand, lsn))
+        });
+        let stands: Vec<(String, Stand, u64)> = stands.collect();
+        drop(gate);
+        let written = file.prove(&*self.io).and_then(|io| {
+            let mut moved = Vec::with_capacity(stands.len());
+            for (name, stand, lsn) in stands {
+                let stand = stand.moved(lsn)?;
+                file.put(&*io, &stand.copy(&name), uuid)?;
+                moved.push((name, stand));
+            }
+            #[cfg(planted)]
+            if crate::planted::is_active(crate::planted::Bug::CursorBeforeSync) {
+                return Ok(moved);
+            }
+            file.sync(&*io)?;
+            Ok(moved)
+        });
+        let (mut gate, moved) = self.settle_cursors(written)?;
+        gate.holds.cursors.extend(moved);
+        self.loosen(&mut gate);
+        Ok(())
+    }
+
+    fn remove_cursor(&self, name: &str) -> Result<()> {
+        let mut file = self.cursor_file();
+        let (stand, uuid) = {
+            let gate = self.gate();
+            gate.check_open()?;
+            (gate.holds.stand(name)?.clone(), gate.header.uuid)
+        };
+        let removed = file.prove(&*self.io).and_then(|io| {
+            let stand = stand.moved(CursorCopy::REMOVED)?;
+            file.put(&*io, &stand.copy(name), uuid)?;
+            file.sync(&*io)?;
+            Ok(stand)
+        });
+        let (mut gate, stand) = self.settle_cursors(removed)?;
+        gate.holds.cursors.remove(name);
+        gate.holds.removed.insert(stand.index, stand.counter);
+        self.loosen(&mut gate);
+        Ok(())
+    }
+
+    /// Before a trim relies on where cursors stand: what was read from the cache is made durable.
+    pub(crate) fn prove_cursors(&self) -> Result<()> {
+        let mut file = self.cursor_file();
+        if file.has_to_be_made() {
+            return Ok(());
+        }
+        self.gate().check_open()?;
+        let proven = file.prove(&*self.io).map(drop);
+        self.settle_cursors(proven).map(drop)
+    }
+
+    /// The gate behind an I/O on the cursors; a failed sync poisons the log, as any other does.
+    fn settle_cursors<T>(&self, done: std::result::Result<T, Fault>) -> Result<(Guard<'_>, T)> {
+        let mut gate = self.gate();
+        match done {
+            Ok(done) => Ok((gate, done)),
+            Err(Fault::Refused(e)) => Err(e),
+            Err(Fault::Final(e)) => {
+                gate.set_poison(e);
+                let gate = self.settle(gate);
+                Err(gate.poison.as_ref().map_or_else(super::writer::closed, unknown))
+            }
+        }
+    }
+
+    fn put_back(&self, mut gate: Guard<'_>, tail: super::tail::Tail) {
+        gate.tail = Some(tail);
+        drop(self.settle(gate));
+    }
+}
+
+/// A place for a cursor that is to be made, and the identity of the log; `None` when it is there.
+fn place_of(gate: &Gate, name: &str) -> Result<Option<(Stand, Uuid)>> {
+    gate.check_open()?;
+    gate.holds.check_cursors()?;
+    if gate.holds.cursors.contains_key(name) {
+        return Ok(None);
+    }
+    let is_free = |index: &u32| !gate.holds.cursors.values().any(|stand| stand.index == *index);
+    let Some(index) = (0..CURSOR_COUNT_MAX).find(is_free) else {
+        let what = format!("a log has {CURSOR_COUNT_MAX} cursors at most");
+        return Err(Error::new(ErrorKind::Limit, what));
+    };
+    let counter = gate.holds.removed.get(&index).copied().unwrap_or(0);
+    Ok(Some((Stand { index, counter, lsn: CursorCopy::REMOVED }, gate.header.uuid)))
+}
+
+pub(super) fn gone(name: &str) -> Error {
+    Error::new(ErrorKind::InvalidInput, format!("there is no cursor {name:?}"))
+}
+
+fn unknown(cause: &Arc<Error>) -> Error {
+    let what = "a sync failed: where the cursor stands is unknown until the log is opened again";
+    Error::new(ErrorKind::OutcomeUnknown, what).with_shared_source(Arc::clone(cause))
+}

@@ -1,0 +1,244 @@
+//! Checkpoints: a restart from one is a restart from all records, and control may begin there.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use oncelog::broadcast::{Answer, KeyState, Options};
+use oncelog::testing::{Dice, Fault, Machine, MemIo, Which, survivors};
+use oncelog::{Batch, CreateMode, Durability, ErrorKind, Log, Lsn, RecordKind};
+use oncelog_format::control::{
+    Body, CheckpointBegin, CheckpointEnd, CheckpointPart, ControlRecord,
+};
+
+use super::desk::{DIR, Desk, Hands, Script, assert_same, scope};
+
+/// A key's window, in milliseconds.
+const LIFETIME_MS: u64 = 24 * 60 * 60 * 1000;
+
+fn key(n: usize) -> String {
+    format!("key {n}")
+}
+
+/// Records that fill several segments of control.
+fn fill(desk: &Desk, keys: std::ops::Range<usize>) -> Vec<Answer> {
+    let payload = "x".repeat(60_000);
+    keys.map(|n| desk.submit(&key(n), &payload).unwrap()).collect()
+}
+
+fn check_replay(desk: &Desk, answers: &[Answer]) {
+    let payload = "x".repeat(60_000);
+    for (n, answer) in answers.iter().enumerate() {
+        let again = desk.submit(&key(n), &payload).unwrap();
+        assert!(again.duplicated, "key {n}");
+        assert_same(answer, &again);
+        let other = desk.submit(&key(n), "another").unwrap_err();
+        assert_eq!(other.kind(), ErrorKind::Conflict);
+    }
+}
+
+fn oldest(desk: &Desk) -> Lsn {
+    desk.view().control().oldest_lsn()
+}
+
+#[test]
+fn a_restart_from_a_checkpoint_answers_as_before_and_control_is_trimmed() {
+    let mut desk = Desk::open();
+    let mut answers = fill(&desk, 0..30);
+    assert!(desk.broadcaster.checkpoint().unwrap());
+    assert!(!desk.broadcaster.checkpoint().unwrap(), "nothing stands behind it");
+    assert_eq!(oldest(&desk), Lsn::FIRST, "one checkpoint alone could be lost");
+    answers.extend(fill(&desk, 30..60));
+    assert!(desk.broadcaster.checkpoint().unwrap());
+    let trimmed = oldest(&desk);
+    assert!(trimmed > Lsn::FIRST);
+    for _ in 0..2 {
+        desk = desk.reopen();
+        check_replay(&desk, &answers);
+        assert_eq!(desk.copies(answers[0].id), 2);
+    }
+    answers.extend(fill(&desk, 60..90));
+    assert!(desk.broadcaster.checkpoint().unwrap());
+    assert!(oldest(&desk) > trimmed, "the one that was restored counts as read back");
+    assert_eq!(desk.view().verify_checkpoints().unwrap(), 1);
+    desk = desk.reopen();
+    check_replay(&desk, &answers);
+    let next = desk.submit("another key", "p").unwrap();
+    assert!(answers.iter().all(|answer| answer.id < next.id), "an identity was given twice");
+}
+
+#[test]
+fn checkpoints_are_written_without_being_asked_for() {
+    let desk = Desk::with(Arc::default(), |options| options.checkpoint_bytes(400_000));
+    let mut answers = Vec::new();
+    // A thread of its own writes them: as many records as it takes.
+    while oldest(&desk) == Lsn::FIRST {
+        let from = answers.len();
+        answers.extend(fill(&desk, from..from + 5));
+        assert!(from < 2_000, "no checkpoint");
+    }
+    check_replay(&desk.reopen(), &answers);
+}
+
+#[test]
+fn what_is_not_done_goes_on_from_a_checkpoint() {
+    let desk = Desk::open();
+    desk.script.next(oncelog::broadcast::Verdict::Park("by the script".into()));
+    let parked = desk.submit("parked", "p").unwrap_err();
+    assert_eq!(parked.kind(), ErrorKind::Parked);
+    for n in 0..3 {
+        fill(&desk, 30 * n..30 * (n + 1));
+        assert!(desk.broadcaster.checkpoint().unwrap());
+    }
+    assert!(oldest(&desk) > Lsn::FIRST);
+    let desk = desk.reopen();
+    assert_eq!(desk.submit("parked", "p").unwrap_err().kind(), ErrorKind::Parked);
+    let id = desk.broadcaster.read(|state, _| state.owner(&scope("parked"))).unwrap();
+    desk.broadcaster.resume(id, "go on").unwrap();
+    assert_eq!(desk.submit("parked", "p").unwrap().id, id);
+    assert_eq!(desk.copies(id), 2);
+}
+
+#[test]
+fn a_key_that_was_dropped_is_probably_seen_when_no_record_tells_of_it() {
+    let desk = Desk::open();
+    fill(&desk, 0..20);
+    desk.hands.pass(LIFETIME_MS + 60_000);
+    // Reuse drops the old one, the sweeper the others.
+    let desk = desk.reopen();
+    desk.submit(&key(0), "again").unwrap();
+    while desk.broadcaster.read(|state, _| state.window().held_count()) > 1 {
+        std::thread::yield_now();
+    }
+    let seen = |desk: &Desk, key: &str| {
+        let view = desk.view();
+        let keys = view.keys("default", Some(key.as_bytes()), view.newest_ms()).unwrap();
+        assert_eq!(keys.len(), 1);
+        (keys[0].state, keys[0].probably_seen)
+    };
+    assert_eq!(seen(&desk, &key(7)), (KeyState::Expired, true));
+    for n in 0..3 {
+        fill(&desk, 100 + 20 * n..120 + 20 * n);
+        desk.broadcaster.checkpoint().unwrap();
+    }
+    assert!(oldest(&desk) > Lsn::FIRST);
+    assert_eq!(seen(&desk, &key(7)), (KeyState::Unknown, true));
+    assert_eq!(seen(&desk, "never used"), (KeyState::Unknown, false));
+    assert_eq!(seen(&desk, &key(0)).0, KeyState::Done);
+}
+
+/// Appends control records as no broadcaster would.
+fn forge(machine: &Machine, hands: &Arc<Hands>, records: impl Fn(u64) -> Vec<Body>) -> Machine {
+    let io = MemIo::new(machine.clone());
+    let options = oncelog::Options::new().create(CreateMode::Never).io(Arc::new(io.clone()));
+    let options = options.clock(Arc::<Hands>::clone(hands));
+    let (log, _) = Log::open(Path::new(DIR).join("control"), &options).unwrap();
+    let at_ms = log.newest_ms().unwrap();
+    for body in records(log.next_lsn().get()) {
+        let record = ControlRecord { at_ms, body }.encode().unwrap();
+        let batch = Batch { kind: RecordKind::CONTROL, records: &[&record] };
+        log.append_batch(batch, Durability::Synced).unwrap();
+    }
+    log.close().unwrap();
+    io.machine()
+}
+
+#[test]
+fn a_checkpoint_that_is_not_whole_gives_way_to_the_one_before_it() {
+    let desk = Desk::open();
+    let answers = fill(&desk, 0..10);
+    desk.broadcaster.checkpoint().unwrap();
+    desk.broadcaster.close().unwrap();
+    let part = |covers, index| {
+        Body::CheckpointPart(CheckpointPart { covers, index, bytes: vec![1, 2, 3] })
+    };
+    let begin =
+        |covers, state_version| Body::CheckpointBegin(CheckpointBegin { covers, state_version });
+    let end = |covers, begin_lsn, part_count| {
+        let sha256 = [0; 32];
+        let stream_bytes = 3 * u64::from(part_count);
+        Body::CheckpointEnd(CheckpointEnd { covers, begin_lsn, part_count, stream_bytes, sha256 })
+    };
+    type Run = Box<dyn Fn(u64) -> Vec<Body>>;
+    let runs: Vec<(&str, Run)> = vec![
+        ("no end", Box::new(move |next| vec![begin(next - 1, 1), part(next - 1, 0)])),
+        ("no part", Box::new(move |next| vec![begin(next - 1, 1), end(next - 1, next, 0)])),
+        (
+            "bytes that are no entry",
+            Box::new(move |next| {
+                vec![begin(next - 1, 1), part(next - 1, 0), end(next - 1, next, 1)]
+            }),
+        ),
+        (
+            "a part too few",
+            Box::new(move |next| {
+                vec![begin(next - 1, 1), part(next - 1, 1), end(next - 1, next, 2)]
+            }),
+        ),
+        (
+            "a later version",
+            Box::new(move |next| {
+                vec![begin(next - 1, 9), part(next - 1, 0), end(next - 1, next, 1)]
+            }),
+        ),
+    ];
+    for (what, run) in runs {
+        let machine = forge(&desk.io.machine(), &desk.hands, run);
+        let again = Desk::on(
+            machine,
+            Arc::clone(&desk.hands),
+            Arc::clone(&desk.script),
+            desk.options.clone(),
+        );
+        let again = again.unwrap_or_else(|e| panic!("{what}: {e}"));
+        check_replay(&again, &answers);
+        again.broadcaster.close().unwrap();
+    }
+}
+
+fn options(script: &Arc<Script>) -> Options {
+    Options::new().worker_count(1).register(Arc::<Script>::clone(script))
+}
+
+#[test]
+fn a_crash_of_a_checkpoint_loses_no_key_and_no_identity() {
+    let desk = Desk::open();
+    let answers = fill(&desk, 0..20);
+    desk.broadcaster.checkpoint().unwrap();
+    desk.broadcaster.close().unwrap();
+    let (base, hands) = (desk.io.machine(), Arc::clone(&desk.hands));
+    let (mut points, mut nth) = (0, 0);
+    loop {
+        nth += 1;
+        let (io, script) = (MemIo::new(base.clone()), Arc::new(Script::default()));
+        let broadcaster = super::desk::open_on(&io, &hands, options(&script)).unwrap();
+        broadcaster.submit(&super::desk::request("between", "p"), None).unwrap();
+        io.arm(Which::Persist, nth, 1, Fault::Stop);
+        // The second one trims what the first one covers.
+        drop(broadcaster.checkpoint());
+        let is_cut = io.is_stopped();
+        io.kill();
+        let machine = io.machine();
+        let unsynced = machine.unsynced();
+        let mut left = vec![machine.clone()];
+        let ways = survivors(&unsynced, 6, &mut Dice::new(nth));
+        left.extend(ways.iter().map(|way| machine.power_loss(&unsynced, way)));
+        for machine in left {
+            points += 1;
+            let script = Arc::new(Script::default());
+            let desk = Desk::on(
+                machine,
+                Arc::<Hands>::clone(&hands),
+                Arc::clone(&script),
+                options(&script),
+            );
+            let desk = desk.unwrap();
+            check_replay(&desk, &answers);
+            assert!(desk.submit("new", "p").unwrap().id > answers[19].id);
+            desk.view().verify_checkpoints().unwrap();
+        }
+        if !is_cut {
+            break;
+        }
+    }
+    assert!(points > 20, "{points}");
+}

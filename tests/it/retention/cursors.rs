@@ -1,0 +1,272 @@
+//! Named cursors: where they stand is durable, and nothing that one needs is dropped.
+
+use std::path::Path;
+use std::sync::{Arc, Barrier};
+
+use oncelog::testing::{CallKind, EIO, ENOSPC, Fault, MemIo, Which};
+use oncelog::{
+    Batch, CreateMode, Durability, ErrorKind, FindingKind, HolderKind, Log, LogView, Options,
+    RecordKind, Severity,
+};
+
+use super::{fill, memory};
+use crate::log::{lsn, open, place};
+
+/// Names and places of the cursors, as another process reads them.
+fn seen(io: &MemIo) -> Vec<(String, u64)> {
+    let view = LogView::open_unshared("/log", Arc::new(io.clone())).unwrap();
+    assert_eq!(view.severity(), Severity::Info, "{:?}", view.findings());
+    let held = view.why_not_trimmed().into_iter();
+    let cursors = held.filter(|holder| holder.kind == HolderKind::Cursor);
+    cursors.map(|holder| (holder.name, holder.lsn.get())).collect()
+}
+
+/// What a power loss leaves that takes everything unsynced.
+fn lost(io: &MemIo) -> MemIo {
+    let machine = io.machine();
+    MemIo::new(machine.power_loss(&machine.unsynced(), &[]))
+}
+
+fn filled() -> (MemIo, Options, Log) {
+    let (io, options) = memory();
+    let (log, _) = Log::open("/log", &options).unwrap();
+    fill(&log, 12);
+    (io, options, log)
+}
+
+#[test]
+fn a_cursor_stands_where_it_was_put_after_a_power_loss() {
+    let (io, options, log) = filled();
+    let cursor = log.cursor("indexer").unwrap();
+    assert_eq!((cursor.lsn().unwrap(), cursor.name()), (lsn(1), "indexer"));
+    assert_eq!(seen(&lost(&io)), [("indexer".to_owned(), 1)]);
+    for to in [4, 5, 11] {
+        cursor.advance(lsn(to)).unwrap();
+        assert_eq!(seen(&lost(&io)), [("indexer".to_owned(), to)]);
+    }
+    let after = lost(&io);
+    let (log, _) = Log::open("/log", &options.clone().io(Arc::new(after))).unwrap();
+    assert_eq!(log.cursor("indexer").unwrap().lsn().unwrap(), lsn(11));
+    assert_eq!(
+        log.trim(lsn(12)).map_err(|e| (e.kind(), e.lsn())),
+        Err((ErrorKind::Pinned, Some(11)))
+    );
+    log.trim(lsn(11)).unwrap();
+}
+
+#[test]
+fn a_cursor_that_was_removed_holds_nothing_and_its_place_is_given_again() {
+    let (io, options, log) = filled();
+    for name in ["a", "b"] {
+        log.cursor(name).unwrap();
+    }
+    let handle = log.cursor("a").unwrap();
+    handle.clone().remove().unwrap();
+    assert_eq!(seen(&lost(&io)), [("b".to_owned(), 1)]);
+    for refused in [handle.lsn().map(drop), handle.advance(lsn(2)), handle.remove()] {
+        let e = refused.unwrap_err();
+        assert_eq!(
+            (e.kind(), e.to_string()),
+            (ErrorKind::InvalidInput, "there is no cursor \"a\"".into())
+        );
+    }
+    log.cursor("b").unwrap().advance(lsn(9)).unwrap();
+    log.trim(lsn(9)).unwrap();
+    log.close().unwrap();
+    let (log, _) = Log::open("/log", &options).unwrap();
+    assert_eq!(log.cursor("c").unwrap().lsn().unwrap(), lsn(9), "it stands at the oldest record");
+    let both = [("b".to_owned(), 9), ("c".to_owned(), 9)];
+    assert_eq!(seen(&lost(&io)), both);
+    let (log, _) = Log::open("/log", &options.io(Arc::new(lost(&io)))).unwrap();
+    log.cursor("c").unwrap().advance(lsn(12)).unwrap();
+    assert_eq!(log.cursor("b").unwrap().lsn().unwrap(), lsn(9));
+}
+
+#[test]
+fn names_and_counts_are_bounded_and_moves_go_forward() {
+    let (_io, _options, log) = filled();
+    let kind = |name: &str| log.cursor(name).map(drop).map_err(|e| e.kind());
+    assert_eq!(kind(""), Err(ErrorKind::InvalidInput));
+    assert_eq!(kind(&"n".repeat(129)), Err(ErrorKind::Limit));
+    for k in 0..127 {
+        log.cursor(&format!("{k}")).unwrap();
+    }
+    let last = log.cursor(&"\u{e9}".repeat(64)).unwrap();
+    assert_eq!(kind("one too many"), Err(ErrorKind::Limit));
+    assert_eq!(kind("126"), Ok(()), "one that is there is no further one");
+    last.advance(lsn(7)).unwrap();
+    last.advance(lsn(7)).unwrap();
+    for to in [6, 14] {
+        assert_eq!(last.advance(lsn(to)).unwrap_err().kind(), ErrorKind::InvalidInput, "{to}");
+    }
+    assert_eq!(last.lsn().unwrap(), lsn(7));
+    log.cursor("0").unwrap().remove().unwrap();
+    assert_eq!(kind("one that fits"), Ok(()));
+    log.clone().close().unwrap();
+    assert_eq!(last.advance(lsn(8)).unwrap_err().kind(), ErrorKind::Closed);
+    assert_eq!(kind("0"), Err(ErrorKind::Closed));
+}
+
+/// Were they lost, their LSNs would be given to records that the cursor's owner never saw.
+#[test]
+fn what_a_cursor_lets_go_of_is_durable_first() {
+    let (io, _options, log) = filled();
+    let cursor = log.cursor("c").unwrap();
+    let batch = Batch { kind: RecordKind::RECORD, records: &[b"x", b"y"] };
+    log.append_batch(batch, Durability::Buffered).unwrap();
+    cursor.advance(lsn(15)).unwrap();
+    let view = LogView::open_unshared("/log", Arc::new(lost(&io))).unwrap();
+    assert_eq!((view.last_lsn(), view.severity()), (Some(lsn(14)), Severity::Info));
+}
+
+/// Counts of calls: one write and one sync, in the file of the cursors alone.
+#[test]
+fn a_move_takes_one_sync_and_needs_no_space() {
+    let (io, options, log) = filled();
+    let cursor = log.cursor("c").unwrap();
+    log.cursor("d").unwrap();
+    let calls = io.counts().0;
+    cursor.advance(lsn(3)).unwrap();
+    assert_eq!(io.counts().0 - calls, 2);
+    io.set_free_blocks(Some(0));
+    cursor.advance(lsn(4)).unwrap();
+    cursor.clone().remove().unwrap();
+    log.cursor("e").unwrap();
+    log.close().unwrap();
+    let (log, _) = Log::open("/log", &options).unwrap();
+    log.cursor("d").unwrap().advance(lsn(12)).unwrap();
+    log.cursor("e").unwrap().advance(lsn(12)).unwrap();
+    log.trim(lsn(12)).unwrap();
+}
+
+#[test]
+fn a_disk_that_refuses_a_move_leaves_the_cursor_where_it_stood() {
+    for fault in [Fault::Error(ENOSPC), Fault::Error(EIO), Fault::Short(100), Fault::Short(511)] {
+        let (io, options, log) = filled();
+        let cursor = log.cursor("c").unwrap();
+        cursor.advance(lsn(5)).unwrap();
+        io.arm(Which::Kind(CallKind::Write), 1, 1, fault);
+        if let Fault::Short(_) = fault {
+            io.arm(Which::Kind(CallKind::Write), 2, 1, Fault::Error(ENOSPC));
+        }
+        let e = cursor.advance(lsn(9)).unwrap_err();
+        let expected =
+            if fault == Fault::Error(EIO) { ErrorKind::Io } else { ErrorKind::StoreFull };
+        assert_eq!((e.kind(), e.path()), (expected, Some(Path::new("/log/CURSORS"))), "{fault:?}");
+        assert_eq!(cursor.lsn().unwrap(), lsn(5));
+        assert_eq!(log.trim(lsn(6)).unwrap_err().kind(), ErrorKind::Pinned);
+        log.append(b"a refusal poisons nothing").unwrap();
+        // What stands of it is no damage to the cursor, wherever the process ends.
+        for io in [MemIo::new(io.machine()), lost(&io)] {
+            let (log, _) = Log::open("/log", &options.clone().io(Arc::new(io))).unwrap();
+            let found = log.cursor("c").unwrap().lsn().unwrap();
+            // A write that failed may have been made all the same.
+            assert!([lsn(5), lsn(9)].contains(&found), "{fault:?} {found}");
+        }
+        cursor.advance(lsn(9)).unwrap();
+        assert_eq!(seen(&lost(&io)), [("c".to_owned(), 9)]);
+    }
+}
+
+#[test]
+fn a_disk_without_space_for_the_first_cursor_refuses_it_and_a_later_one_is_made() {
+    for free in 0..32 {
+        let (io, _options, log) = filled();
+        io.set_free_blocks(Some(free));
+        assert_eq!(log.cursor("c").unwrap_err().kind(), ErrorKind::StoreFull, "{free}");
+        log.append(b"more").unwrap();
+        log.trim(lsn(3)).unwrap();
+        io.set_free_blocks(None);
+        assert_eq!(log.cursor("c").unwrap().lsn().unwrap(), lsn(3));
+    }
+}
+
+#[test]
+fn a_failed_sync_of_a_cursor_is_final_and_leaves_it_old_or_new() {
+    let (io, options, log) = filled();
+    let cursor = log.cursor("c").unwrap();
+    cursor.advance(lsn(5)).unwrap();
+    io.arm(Which::Kind(CallKind::Sync), 1, 1, Fault::Error(EIO));
+    assert_eq!(cursor.advance(lsn(9)).unwrap_err().kind(), ErrorKind::OutcomeUnknown);
+    assert_eq!(cursor.lsn().unwrap(), lsn(5), "nothing goes on a guess");
+    assert_eq!(log.append(b"late").unwrap_err().kind(), ErrorKind::Poisoned);
+    assert_eq!(cursor.advance(lsn(10)).unwrap_err().kind(), ErrorKind::Poisoned);
+    drop((log, cursor));
+    // The cache shows the new one and calls it clean: a trim that believed it would take from the
+    // old one what a power loss gives back to it.
+    let (log, _) = Log::open("/log", &options).unwrap();
+    assert_eq!(log.cursor("c").unwrap().lsn().unwrap(), lsn(9));
+    assert_eq!(seen(&lost(&io)), [("c".to_owned(), 9)], "what is told is durable");
+    drop(log);
+    let (log, _) = Log::open("/log", &options).unwrap();
+    log.trim(lsn(9)).unwrap();
+    assert_eq!(seen(&lost(&io)), [("c".to_owned(), 9)]);
+}
+
+#[test]
+fn damaged_cursors_stop_trims_and_nothing_else() {
+    let (io, options, log) = filled();
+    log.cursor("c").unwrap().advance(lsn(5)).unwrap();
+    log.close().unwrap();
+    let mut bytes = io.machine().bytes("/log/CURSORS").unwrap();
+    for copy in [0, 65_536] {
+        bytes[copy + 41] ^= 1;
+    }
+    io.alter(|machine| machine.put("/log/CURSORS", &bytes)).unwrap();
+    let (log, report) = Log::open("/log", &options).unwrap();
+    let found: Vec<_> =
+        report.findings.iter().map(|finding| (finding.kind, finding.severity)).collect();
+    assert_eq!(found, [(FindingKind::CursorsDamaged, Severity::Degraded)]);
+    let refused = [
+        log.trim(lsn(2)),
+        log.trim_by_retention().map(drop),
+        log.cursor("c").map(drop),
+        log.cursor("d").map(drop),
+    ];
+    let kinds: Vec<_> = refused
+        .into_iter()
+        .map(|refused| refused.map_err(|e| (e.kind(), e.path() == Some(Path::new("/log/CURSORS")))))
+        .collect();
+    let corrupt = Err((ErrorKind::Corrupt, true));
+    // No limit is set: retention drops nothing, and needs to know nothing.
+    assert_eq!(kinds, [corrupt, Ok(()), corrupt, corrupt]);
+    log.append(b"appends go on").unwrap();
+    assert_eq!(crate::log::read(&log, 1).len(), 13);
+    assert_eq!(io.machine().bytes("/log/CURSORS").unwrap(), bytes, "the evidence stays");
+}
+
+#[test]
+fn a_directory_that_holds_cursors_alone_is_not_made_a_log() {
+    let (_home, dir) = place();
+    std::fs::create_dir(&dir).unwrap();
+    std::fs::write(dir.join("CURSORS"), [7; 512]).unwrap();
+    let e = Log::open(&dir, &Options::new().create(CreateMode::IfMissing)).unwrap_err();
+    assert_eq!(e.kind(), ErrorKind::InvalidInput);
+}
+
+#[test]
+fn cursors_that_move_at_once_share_syncs_and_each_gets_where_it_wanted() {
+    let (_home, dir) = place();
+    let log = open(&dir);
+    fill(&log, 60);
+    let barrier = Barrier::new(8);
+    std::thread::scope(|scope| {
+        for k in 0..8 {
+            let (log, barrier) = (&log, &barrier);
+            scope.spawn(move || {
+                let cursor = log.cursor(&format!("c{k}")).unwrap();
+                barrier.wait();
+                for to in 2..=50 {
+                    cursor.advance(lsn(to)).unwrap();
+                    assert_eq!(cursor.lsn().unwrap(), lsn(to));
+                }
+            });
+        }
+    });
+    log.trim(lsn(50)).unwrap();
+    log.close().unwrap();
+    let view = LogView::open(&dir, Arc::new(oncelog::io::fs::FsIo::new())).unwrap();
+    let held = view.why_not_trimmed();
+    assert_eq!(held.len(), 8);
+    assert!(held.iter().all(|holder| holder.lsn == lsn(50)), "{held:?}");
+}
