@@ -49,7 +49,7 @@ impl AsRef<[u8]> for Mapped {
 
 /// The segment that is being read, and a position in it.
 #[derive(Debug)]
-pub(super) struct Cursor {
+pub(super) struct Inside {
     pub(super) at: Located,
     path: PathBuf,
     held: Held,
@@ -65,7 +65,7 @@ pub(super) struct Cursor {
     pub(super) places: Places,
 }
 
-impl Cursor {
+impl Inside {
     /// Opens a segment and stands before its first frame.
     pub(super) fn open(io: &dyn Io, path: PathBuf, at: Located) -> io::Result<Self> {
         let file = io.open(&path, OpenHow::Read)?;
