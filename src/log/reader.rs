@@ -12,6 +12,7 @@ use bytes::Bytes;
 use oncelog_format::SegmentHeader;
 
 use super::inside::Inside;
+use super::maps::Maps;
 use super::pins::Pin;
 use super::remove::InUse;
 use crate::error::{Error, ErrorKind, Result};
@@ -98,8 +99,8 @@ pub(crate) struct Located {
     pub(crate) near: Option<(u64, u64)>,
     /// It has a successor, so that a footer may end it.
     pub(crate) sealed: bool,
-    /// The segment never changes again and may be mapped.
-    pub(crate) map: bool,
+    /// Where the segment never changes again: what says whether it may be mapped.
+    pub(crate) maps: Option<Arc<Maps>>,
     /// Keeps the file from being cut, where its writer is in this process.
     pub(crate) in_use: Option<Arc<InUse>>,
     /// Whole batches alone are served: nobody has judged the frames yet.
