@@ -8,8 +8,8 @@
 //! The tag says what the file is: `LOCK`, a segment, a spare, a stray. Any bytes are some directory:
 //! what is too long is cut, what is missing is not there. [`encode`] makes the seeds.
 
+use super::seal::{Structure, word};
 use crate::image::Directory;
-use crate::seal::{Structure, word};
 
 /// Longest file.
 const FILE_LEN_MAX: usize = 96 << 10;
@@ -94,7 +94,10 @@ pub(crate) fn encode(directory: &Directory) -> Vec<u8> {
         let numbers = name.strip_suffix(".seg").and_then(|stem| stem.split_once('-'));
         let numbers = numbers.and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
         match numbers {
-            Some((number, first)) => file(1, number, first, bytes),
+            Some((number, first)) => {
+                let is_segment = format!("{number:010}-{first:020}.seg") == *name;
+                file(if is_segment { 1 } else { 3 }, number, first, bytes);
+            }
             None => file(2, bytes.len() as u64, 0, bytes),
         }
     }

@@ -18,13 +18,9 @@ use oncelog_format::{CursorCopy, Uuid};
 pub(crate) use self::file::{CursorFacts, CursorFile, Stand};
 use super::Log;
 use super::dir::Fault;
-use super::facts::CURSORS_NAME;
-use super::finding::{Finding, FindingKind, Severity};
 use super::pins::{HolderKind, check_below_end};
-use super::survey::Survey;
 use super::writer::{Gate, Guard, Shared};
 use crate::error::{Error, ErrorKind, Result};
-use crate::io::Io;
 use crate::lsn::Lsn;
 use crate::sync::MutexGuard;
 
@@ -325,21 +321,4 @@ pub(super) fn gone(name: &str) -> Error {
 fn unknown(cause: &Arc<Error>) -> Error {
     let what = "a sync failed: where the cursor stands is unknown until the log is opened again";
     Error::new(ErrorKind::OutcomeUnknown, what).with_shared_source(Arc::clone(cause))
-}
-
-impl Survey {
-    pub(super) fn judge_cursors(&mut self, io: &dyn Io) {
-        let Some(uuid) = self.uuid.filter(|_| self.listing.cursors) else { return };
-        let facts = CursorFacts::read(io, &self.dir, uuid);
-        self.findings.extend(facts.damage.iter().chain(&facts.ignored).cloned());
-        let next = self.last.saturating_add(1);
-        let ahead = |stand: &Stand| self.tail.is_some() && stand.lsn > next;
-        for (name, stand) in facts.cursors.iter().filter(|(_, stand)| ahead(stand)) {
-            let path = self.dir.join(CURSORS_NAME);
-            let ahead = Finding::new(FindingKind::CursorAhead, Severity::Degraded, &path);
-            let ahead = ahead.at_lsn(stand.lsn).saying(format!("at most LSN {next}"), name.clone());
-            self.findings.push(ahead);
-        }
-        self.cursors = facts;
-    }
 }

@@ -52,7 +52,7 @@ impl Listing {
                 _ => listing.strays.push(entry.name),
             }
         }
-        listing.segments.sort_by_key(|name| parse_segment_name(name));
+        listing.segments.sort_by_cached_key(|name| parse_segment_name(name));
         listing.spares.sort();
         listing.strays.sort();
         Ok(listing)

@@ -112,6 +112,7 @@ impl Inside {
         &self.path
     }
 
+    #[inline]
     pub(super) fn lsn(&self) -> u64 {
         self.lsn
     }
@@ -125,6 +126,7 @@ impl Inside {
     }
 
     /// Whether a record may be read from here.
+    #[inline]
     pub(super) fn has(&self, lsn: u64) -> bool {
         self.at.header.first_lsn.max(self.at.oldest) <= lsn && lsn <= self.at.last
     }
@@ -172,6 +174,7 @@ impl Inside {
 
     /// The next record, and goes behind it. Stays where the frame does not hold, or, where only
     /// whole batches are served, a frame behind it of the same batch.
+    #[inline]
     pub(super) fn next(&mut self) -> Result<Record> {
         if self.at.judged && self.lsn >= self.whole {
             self.whole = self.behind_batch()?;
@@ -187,6 +190,7 @@ impl Inside {
     }
 
     /// The record of the frame at `offset` with this header; the position stays.
+    #[inline]
     pub(super) fn record(&mut self, header: &FrameHeader, offset: u64) -> Result<Record> {
         let len = self.payload(header, offset)?;
         let begin = FrameHeader::LEN;
@@ -234,6 +238,7 @@ impl Inside {
 
     /// The header of the frame at `offset`, which must be that of `lsn`. What has to be read for it
     /// goes up to `stop` where that is near.
+    #[inline]
     pub(super) fn header(
         &mut self,
         lsn: u64,
@@ -254,6 +259,7 @@ impl Inside {
     }
 
     /// The length of the payload of the frame at `offset` with this header, verified.
+    #[inline]
     fn payload(&mut self, header: &FrameHeader, offset: u64) -> Result<usize> {
         let place = Place { salt: self.at.header.salt, offset };
         // Within the end, as the header was decoded with its room.
@@ -282,10 +288,12 @@ impl Inside {
 
     /// Holds the bytes from `from` to `to`, and up to a step with them: what ends at `stop`, where
     /// that is near, else what follows.
+    #[inline]
     fn hold(&mut self, from: u64, to: u64, stop: Option<u64>) -> io::Result<()> {
-        if self.held.has(from, to) {
-            return Ok(());
-        }
+        if self.held.has(from, to) { Ok(()) } else { self.read(from, to, stop) }
+    }
+
+    fn read(&mut self, from: u64, to: u64, stop: Option<u64>) -> io::Result<()> {
         let step = self.held.step;
         self.held.step = step.saturating_mul(2).min(STEP_LEN);
         let behind = (from, to.max(from.saturating_add(step)));
@@ -352,22 +360,26 @@ struct Held {
 
 impl Held {
     /// Whether the bytes are held, those that there are.
+    #[inline]
     fn has(&self, from: u64, to: u64) -> bool {
         let len = u64::try_from(self.bytes.len()).unwrap_or(u64::MAX);
         self.from <= from && to.min(self.end) <= self.from.saturating_add(len)
     }
 
     /// What is held from an offset on.
+    #[inline]
     fn from(&self, offset: u64) -> &[u8] {
         self.bytes.get(self.index_of(offset)..).unwrap_or_default()
     }
 
+    #[inline]
     fn slice(&self, offset: u64, range: Range<usize>) -> Bytes {
         let begin = self.index_of(offset);
         let index = |at: usize| begin.saturating_add(at).min(self.bytes.len());
         self.bytes.slice(index(range.start)..index(range.end))
     }
 
+    #[inline]
     fn index_of(&self, offset: u64) -> usize {
         usize::try_from(offset.saturating_sub(self.from)).unwrap_or(usize::MAX)
     }

@@ -190,6 +190,20 @@ impl Reader {
     #[expect(clippy::should_implement_trait, reason = "an iterator ends for good; this does not")]
     pub fn next(&mut self) -> Result<Option<Record>> {
         let lsn = self.next;
+        // The way of nearly every record.
+        if let Some(open) = &mut self.open
+            && open.lsn() == lsn
+            && open.has(lsn)
+            && let Ok(record) = open.next()
+        {
+            self.next = lsn.saturating_add(1);
+            return Ok(Some(record));
+        }
+        self.next_elsewhere(lsn)
+    }
+
+    /// The record of `lsn`, which is not simply the next one of the open segment, or does not hold.
+    fn next_elsewhere(&mut self, lsn: u64) -> Result<Option<Record>> {
         if !self.open.as_ref().is_some_and(|open| open.has(lsn)) {
             if let Some(pin) = &mut self.pin {
                 pin.advance(lsn, 1);
@@ -257,7 +271,8 @@ impl Reader {
 
     /// Makes a segment the open one, in which `lsn` is wanted.
     fn enter(&mut self, at: Located, lsn: u64) -> Result<()> {
-        let is_it = |inside: &Inside| inside.at.header == at.header;
+        // A number is given once.
+        let is_it = |inside: &Inside| inside.at.header.number == at.header.number;
         let held = match self.open.take() {
             Some(open) if is_it(&open) => Some(open),
             left => {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::writer::{Gate, Guard, Shared, now};
 use super::{Handle, lock};
 use crate::error::ErrorKind;
-use crate::sync::thread;
+use crate::sync::thread::{self, JoinHandle};
 
 /// Rest between two steps: 4 MiB each make 800 MB/s at most.
 const REST: Duration = Duration::from_millis(5);
@@ -20,7 +20,7 @@ const CLOSING_STEPS: u32 = 16;
 /// The thread of a log, if it has been started.
 #[derive(Debug, Default)]
 pub(crate) struct Trimmer {
-    thread: Option<thread::JoinHandle<()>>,
+    thread: Option<JoinHandle<()>>,
     /// The log was closed: none is started any more.
     is_over: bool,
 }

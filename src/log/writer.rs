@@ -25,6 +25,7 @@ use super::retention::{Retaining, Retention};
 use super::scan::Tally;
 use super::stats::LogStats;
 use super::tail::{Mark, Tail};
+use super::wait::Callers;
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Io;
@@ -58,6 +59,8 @@ pub(crate) struct Shared {
     /// How often the gate has turned, and the durable LSN, for those that look without the lock.
     pub(crate) turns: AtomicU64,
     pub(crate) durable: AtomicU64,
+    /// Callers that came since the last group was taken.
+    pub(crate) came: AtomicU64,
     /// There is work for the background thread.
     pub(crate) wanted: Condvar,
     /// There is work for the thread that fills.
@@ -131,6 +134,7 @@ pub(crate) struct Gate {
     pub(crate) syncing: u64,
     /// Threads that wait for groups of even, and of odd numbers.
     pub(crate) grouped: (usize, usize),
+    pub(crate) callers: Callers,
     /// More became durable than a group: everybody has to look.
     pub(crate) moved: bool,
     /// The background thread waits for the tail.
@@ -211,6 +215,10 @@ impl Gate {
 
     /// Refuses what comes after the end.
     pub(crate) fn check_open(&self) -> Result<()> {
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::PoisonForgotten) {
+            return if self.closed { Err(closed()) } else { Ok(()) };
+        }
         if let Some(cause) = &self.poison {
             return Err(poisoned(cause));
         }
@@ -271,6 +279,7 @@ impl Shared {
             wait_policy: options.wait_policy,
             turns: AtomicU64::new(0),
             durable: AtomicU64::new(0),
+            came: AtomicU64::new(0),
             wanted: Condvar::new(),
             filling: Condvar::new(),
             trim_wanted: Condvar::new(),
@@ -306,6 +315,17 @@ impl Shared {
     ///
     /// Waits while the buffer is full, and starts a segment where the batch does not fit.
     pub(crate) fn enqueue(&self, batch: Batch<'_>, sync: bool) -> Result<LsnRange> {
+        self.enter(batch, sync).map(|(_, lsns)| lsns)
+    }
+
+    /// Puts a batch into the buffer and makes it durable.
+    pub(crate) fn append(&self, batch: Batch<'_>) -> Result<LsnRange> {
+        let (gate, lsns) = self.enter(batch, false)?;
+        self.make_durable(gate, lsns.last.get())?;
+        Ok(lsns)
+    }
+
+    fn enter<'a>(&'a self, batch: Batch<'_>, sync: bool) -> Result<(Guard<'a>, LsnRange)> {
         let bytes = self.check(batch)?;
         let mut gate = self.gate();
         let mut has_waited = false;
@@ -323,7 +343,8 @@ impl Shared {
                 gate = if gate.tail.is_some() { self.lead(gate, false) } else { self.wait(gate) };
                 gate.stats.count_wait_time(now().saturating_sub(since));
             } else {
-                return Ok(self.take_in(&mut gate, batch, sync));
+                let lsns = self.take_in(&mut gate, batch, sync);
+                return Ok((gate, lsns));
             }
         }
     }
@@ -384,11 +405,14 @@ impl Shared {
         gate.time_ms = self.clock.wall_ms().clamp(gate.time_ms, limits::TIME_MS_MAX);
         let last = batch.records.len().saturating_sub(1);
         for (i, record) in batch.records.iter().enumerate() {
+            // Over whole batches: the durable LSN moves from one group to the next.
+            let lag = FrameHeader::lag_of(gate.next_lsn, gate.durable.lsn);
+            #[cfg(planted)]
+            let lag = mistaken(lag, gate, i);
             let header = FrameHeader {
                 lsn: gate.next_lsn,
                 len: u32::try_from(record.len()).unwrap_or(u32::MAX),
-                // Over whole batches: the durable LSN moves from one group to the next.
-                lag: FrameHeader::lag_of(gate.next_lsn, gate.durable.lsn),
+                lag,
                 time_ms: gate.time_ms,
                 kind: batch.kind.as_u8(),
                 batch_end: i == last,
@@ -409,6 +433,21 @@ impl Shared {
             gate.parked = false;
             self.wanted.notify_one();
         }
+    }
+}
+
+/// What a planted bug has record `i` of a batch state, the next one to be encoded.
+#[cfg(planted)]
+fn mistaken(lag: Option<u32>, gate: &Gate, i: usize) -> Option<u32> {
+    use crate::planted::{Bug, is_active};
+    if is_active(Bug::WatermarkTooHigh) {
+        FrameHeader::lag_of(gate.next_lsn, gate.written.lsn)
+    } else if is_active(Bug::LagInBatch) && i > 0 {
+        Some(1)
+    } else if is_active(Bug::SaturatedLag) {
+        lag.map(|lag| lag.min(2))
+    } else {
+        lag
     }
 }
 

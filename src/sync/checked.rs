@@ -123,6 +123,8 @@ fn draw(
 ) -> u64 {
     let mut config = shuttle::Config::new();
     config.stack_size = 1 << 20;
+    // That it takes every atomic for the strongest one: loom does not.
+    config.silence_warnings = true;
     let runner = shuttle::Runner::new(scheduler, config);
     let played = runner.run(move || {
         PASSED.set(Duration::ZERO);

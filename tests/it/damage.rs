@@ -9,6 +9,7 @@ mod flips;
 mod golden;
 mod pieces;
 pub(crate) mod seal;
+mod seeds;
 mod sound;
 mod splice;
 mod table;

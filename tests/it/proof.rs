@@ -1,4 +1,4 @@
-//! The proof: the crash tests at full size, in one optimised build of the library alone in which
+//! The proof: the tests of crashes and of damage at full size, in one optimised build of the library alone in which
 //! each known mistake can be put in, so that a figure counts only if the same run has caught them.
 //!
 //! Built and run by `scripts/proof` with `--cfg planted`. Without that configuration it is empty;
@@ -19,7 +19,13 @@
 mod backup;
 mod broadcast;
 mod crash;
+mod damage;
+mod differential;
 mod faults;
 mod figures;
+mod image;
 mod log;
 mod planted;
+mod recovery;
+mod reference;
+mod retention;

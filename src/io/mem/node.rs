@@ -1,7 +1,8 @@
 //! A file and a directory in memory: what a process sees, what the disk holds, what lies between.
 //!
-//! Since the last sync of a file every version of a sector and every length is kept, with the number of the step that wrote it,
-//! because a power loss may leave any of them. A directory keeps its unsynced changes the same way.
+//! Since the last sync of a file every version of a sector and every length is kept, with the
+//! number of the step that wrote it, because a power loss may leave any of them. A directory keeps
+//! its unsynced changes the same way.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};

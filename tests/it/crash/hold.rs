@@ -1,5 +1,6 @@
 //! Retention, what holds it up, and the steps in which files go.
 
+use oncelog::testing::Dice;
 use oncelog::{ErrorKind, FindingKind, HolderKind, Log, Lsn, Pin, RecoveryReport, Retention};
 
 use super::drive::{Driver, Op, ROOM, chain};
@@ -42,6 +43,12 @@ impl Stands {
     /// A call returned: it stands there, durably.
     fn settle(&mut self, at: Option<u64>) {
         (self.now, self.may) = (at, Vec::new());
+    }
+
+    /// A digest of where it may be found.
+    pub(crate) fn digest(&self) -> u64 {
+        let word = |at: Option<u64>| at.map_or(0, |at| at + 1);
+        self.may.iter().fold(word(self.now), |h, at| Dice::new(h ^ word(*at)).roll())
     }
 
     /// Compares where a log that was opened has the cursor.

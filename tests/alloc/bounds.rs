@@ -1,0 +1,119 @@
+//! Hostile bytes cost no more memory than the options of a log allow.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use allocation_counter::{AllocationInfo, measure};
+use oncelog::LogView;
+use oncelog::io::Io;
+use oncelog_format::control::ControlRecord;
+use oncelog_format::message::{BroadcastHeader, Fingerprint, Scope};
+use oncelog_format::{FrameHeader, Message, Place, decode_frame};
+
+use crate::figures::{figure, is_release};
+use crate::image::still::{DIR, Harm, Still};
+use crate::image::{Directory, Image};
+
+/// What a look may hold at once: two windows of a mebibyte, as many steps of a reader, and what the
+/// segments are described by. No file here is as long as a window, so most need far less.
+const LOOK_BYTES_MAX: u64 = 4 << 20;
+/// What a decoder may hold for each byte of its input, and besides.
+const DECODE_FACTOR: u64 = 32;
+const DECODE_BYTES: u64 = 1 << 10;
+
+fn data(below: &str) -> Vec<PathBuf> {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join(below);
+    let mut paths: Vec<_> = fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()).collect();
+    paths.sort();
+    paths
+}
+
+/// Looks, verifies, and reads all that is served.
+fn look(io: Arc<dyn Io>) -> AllocationInfo {
+    measure(|| {
+        let view = LogView::open_unshared(DIR, io).unwrap();
+        view.verify(&mut |_| {}).unwrap();
+        let mut reader = view.reader(None).unwrap();
+        while matches!(reader.next(), Ok(Some(_))) {}
+    })
+}
+
+#[track_caller]
+fn check(info: &AllocationInfo, max: u64, story: &str) -> u64 {
+    assert!(info.bytes_max <= max, "{story}: {} bytes at once", info.bytes_max);
+    assert!(info.bytes_current <= 0, "{story}: {} bytes stay", info.bytes_current);
+    info.bytes_max
+}
+
+#[test]
+fn no_damaged_log_costs_more_memory_than_the_options_allow() {
+    let (mut worst, mut count) = (0, 0);
+    let sample = if is_release() { 400 } else { 8 };
+    for path in data("tests/it/data/golden").into_iter().chain(data("tests/it/data/corpus")) {
+        let directory: Directory = Image::parse(&fs::read_to_string(&path).unwrap()).directory;
+        let still = Still::new(&directory);
+        let story = path.display().to_string();
+        worst = worst.max(check(&look(Arc::new(still.clone())), LOOK_BYTES_MAX, &story));
+        count += 1;
+        // Of what is not zeros: headers, slots, frames, footers.
+        for file in 0..directory.count() {
+            let (_, bytes) = directory.file(file).unwrap();
+            let used = bytes.iter().enumerate().filter(|(_, byte)| **byte != 0);
+            for (at, byte) in used.step_by(13).take(sample) {
+                let harm = Harm::Byte { at, value: byte ^ 0x80 };
+                let info = look(still.with(file, harm));
+                worst = worst.max(check(&info, LOOK_BYTES_MAX, &format!("{story} {file}:{at}")));
+                count += 1;
+            }
+        }
+    }
+    figure(14, "damaged logs looked at", count);
+    figure(14, "most bytes that a look held at once", worst);
+}
+
+/// Every decoder on the bytes, however little they are meant for it.
+fn decode(bytes: &[u8]) -> AllocationInfo {
+    measure(|| {
+        let place = Place { salt: 1, offset: 12_288 };
+        let _header = FrameHeader::decode(bytes, place, bytes.len() as u64);
+        let _frame = decode_frame(bytes, place);
+        if let Ok(message) = Message::decode(bytes) {
+            drop(message.property::<BroadcastHeader>());
+            drop(message.property::<Scope>());
+            drop(message.property::<Fingerprint>());
+            let _chunk = message.chunk();
+        }
+        drop(ControlRecord::decode(bytes));
+    })
+}
+
+#[test]
+fn no_hostile_length_or_count_costs_more_memory_than_its_bytes() {
+    let mut count: u64 = 0;
+    let mut inputs = Vec::new();
+    for target in ["decode_frame", "decode_segment", "decode_message", "decode_control"] {
+        inputs.extend(data(&format!("fuzz/corpus/{target}")));
+    }
+    for path in inputs {
+        let whole = fs::read(&path).unwrap();
+        let max = DECODE_BYTES + DECODE_FACTOR * whole.len() as u64;
+        check(&decode(&whole), max, &path.display().to_string());
+        // A length or a count stands at some offset: each is set to the ends of its range.
+        for at in 0..whole.len() {
+            let left = (whole.len() - at) as u64;
+            for value in [0, 1, left, left + 1, 1 << 31, u64::from(u32::MAX), 1 << 63, u64::MAX] {
+                for width in [4, 8] {
+                    let mut bytes = whole.clone();
+                    for (to, from) in bytes.iter_mut().skip(at).zip(&value.to_le_bytes()[..width]) {
+                        *to = *from;
+                    }
+                    let story = format!("{}: {value} at {at}", path.display());
+                    check(&decode(&bytes), max, &story);
+                    count += 1;
+                }
+            }
+        }
+    }
+    figure(14, "hostile lengths and counts decoded", count);
+}
