@@ -11,7 +11,6 @@ mod background;
 mod backup;
 mod backward;
 mod behind;
-mod cursor;
 mod cursors;
 pub(crate) mod dir;
 mod end;
@@ -20,8 +19,10 @@ mod fill;
 mod finding;
 pub(crate) mod front;
 mod group;
+mod inside;
 mod live;
 mod looked;
+mod maps;
 mod open;
 mod options;
 mod pending;
@@ -305,7 +306,9 @@ impl Log {
     }
 
     /// Syncs what was appended, and releases the directory before it returns, whatever happens.
-    /// Every clone answers `Closed` from here on.
+    /// Every clone answers `Closed` from here on. Payloads that were read live on; should the system
+    /// refuse the lock that keeps the next writer from cutting the files below them, the directory
+    /// is released with the last of them.
     ///
     /// # Errors
     ///
@@ -395,7 +398,8 @@ impl Handle {
         self.end_trimmer();
         drop(self.shared.cursor_file());
         // Only here: every write has returned.
-        drop(lock(&self.shared.lock).take());
+        let writer = lock(&self.shared.lock).take();
+        self.shared.maps.close(writer);
         closed
     }
 }

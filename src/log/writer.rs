@@ -16,6 +16,7 @@ use oncelog_format::{FrameHeader, Place, SegmentHeader, encode_frame, frame_len,
 use super::cursors::CursorFile;
 use super::dir::DirLock;
 use super::fill::Filling;
+use super::maps::Maps;
 use super::options::{Batch, Options, WaitPolicy};
 use super::pins::Holds;
 use super::rebuild::Degraded;
@@ -66,6 +67,8 @@ pub(crate) struct Shared {
     pub(crate) filling: Condvar,
     /// There is work for the thread that trims.
     pub(crate) trim_wanted: Condvar,
+    /// Shared with readers that enter a segment.
+    pub(crate) maps: Arc<Maps>,
     pub(crate) lock: Mutex<Option<DirLock>>,
     pub(crate) cursor_file: Mutex<CursorFile>,
 }
@@ -260,7 +263,7 @@ impl Shared {
     pub(crate) fn new(dir: PathBuf, options: &Options, lock: DirLock, gate: Gate) -> Self {
         let cursor_file = CursorFile::new(&dir, gate.holds.has_used_cursors());
         Self {
-            dir,
+            dir: dir.clone(),
             io: Arc::clone(&options.io),
             clock: Arc::clone(&options.clock),
             segment_bytes_max: options.segment_bytes_max,
@@ -280,6 +283,7 @@ impl Shared {
             wanted: Condvar::new(),
             filling: Condvar::new(),
             trim_wanted: Condvar::new(),
+            maps: Arc::new(Maps::new(dir)),
             lock: Mutex::new(Some(lock)),
             cursor_file: Mutex::new(cursor_file),
         }

@@ -427,7 +427,7 @@ fn every_call_of_the_system_is_one_of_the_seam() {
     println!("counted {counted:?}, seen {seen:?}");
     let of = |call: &str| counted.get(call).copied().unwrap_or(0);
     let mut expect: BTreeMap<&str, u64> = BTreeMap::from([
-        ("open", of("open") + of("list") + of("sync_dir")),
+        ("open", of("open") + of("open_dir") + of("list") + of("sync_dir")),
         ("pread64", of("read")),
         ("pwrite64", of("write")),
         ("fdatasync", of("sync")),
@@ -437,7 +437,7 @@ fn every_call_of_the_system_is_one_of_the_seam() {
         ("rename", of("rename")),
         ("unlink", of("remove")),
         ("mkdir", of("create_dir")),
-        ("flock", of("lock")),
+        ("flock", of("lock") + of("lock_shared")),
         ("mmap", of("map")),
         ("fadvise64", of("evict")),
         ("statfs", of("blocks")),
@@ -455,8 +455,9 @@ fn every_call_of_the_system_is_one_of_the_seam() {
 }
 
 /// The calls that a seam counts.
-const CALLS: [&str; 17] = [
+const CALLS: [&str; 19] = [
     "open",
+    "open_dir",
     "list",
     "kind",
     "rename",
@@ -470,6 +471,7 @@ const CALLS: [&str; 17] = [
     "set_len",
     "allocate",
     "lock",
+    "lock_shared",
     "map",
     "evict",
     "blocks",

@@ -197,6 +197,11 @@ impl Machine {
         Ok((self.resolve(path.parent().unwrap_or_else(|| Path::new("")))?, name))
     }
 
+    pub(super) fn resolve_dir(&self, path: &Path) -> io::Result<Ino> {
+        let ino = self.resolve(path)?;
+        self.dir(ino).map(|_| ino)
+    }
+
     pub(super) fn file(&self, ino: Ino) -> io::Result<&FileNode> {
         match self.nodes.get(ino) {
             Some(Node::File(file)) => Ok(file),

@@ -278,6 +278,40 @@ fn the_lock_belongs_to_one_description() {
     assert!(second.try_lock().unwrap());
 }
 
+/// What both file systems say of the locks of a directory.
+#[track_caller]
+pub(in crate::io) fn check_locks(io: &dyn Io, dir: &Path) {
+    let [first, second, third] = [(); 3].map(|()| io.open_dir(dir).unwrap());
+    assert!(first.try_lock_shared().unwrap() && second.try_lock_shared().unwrap());
+    assert!(first.try_lock_shared().unwrap(), "again");
+    assert!(!third.try_lock().unwrap());
+    // A conversion that is refused costs the lock that was there.
+    assert!(!first.try_lock().unwrap());
+    drop(second);
+    assert!(third.try_lock().unwrap());
+    assert!(!first.try_lock_shared().unwrap() && !first.try_lock().unwrap());
+    assert!(third.try_lock_shared().unwrap() && first.try_lock_shared().unwrap());
+    drop(third);
+    assert!(first.try_lock().unwrap(), "alone, it becomes the exclusive one");
+    drop(first);
+    assert!(io.open_dir(dir).unwrap().try_lock().unwrap());
+}
+
+#[test]
+fn the_locks_of_a_directory_are_shared_or_exclusive() {
+    let (io, _file) = fresh();
+    io.create_dir(Path::new("/d")).unwrap();
+    check_locks(&io, Path::new("/d"));
+    let no_dir = |path| io.open_dir(Path::new(path)).unwrap_err().kind();
+    assert_eq!(no_dir("/a"), io::ErrorKind::NotADirectory);
+    assert_eq!(no_dir("/b"), io::ErrorKind::NotFound);
+    let held = io.open_dir(Path::new("/d")).unwrap();
+    assert!(held.try_lock_shared().unwrap());
+    io.kill();
+    let next = MemIo::new(io.machine());
+    assert!(next.open_dir(Path::new("/d")).unwrap().try_lock().unwrap());
+}
+
 #[test]
 fn an_observer_sees_the_state_before_each_point_and_a_kill_within_a_write() {
     let (io, file) = fresh();

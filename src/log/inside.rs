@@ -19,6 +19,7 @@ use oncelog_format::{Footer, FrameHeader, Place, decode_payload};
 
 use super::backward::Places;
 use super::facts::{self, FooterFacts};
+use super::maps::MapGuard;
 use super::reader::{Located, Record};
 use super::remove::InUse;
 use super::scan::Invalid;
@@ -34,11 +35,13 @@ const STEP_LEN_MIN: u64 = 4096;
 const HEADER_BYTES: u64 = 32;
 const _: () = assert!(FrameHeader::LEN == 32);
 
-/// A map of a segment, which is not cut while any slice of it lives.
+/// A map of a segment, which nobody cuts while any slice of it lives: neither its own log nor
+/// another one. The map goes first.
 #[derive(Debug)]
 struct Mapped {
     bytes: Bytes,
     _in_use: Option<Arc<InUse>>,
+    _guard: Arc<MapGuard>,
 }
 
 impl AsRef<[u8]> for Mapped {
@@ -49,7 +52,7 @@ impl AsRef<[u8]> for Mapped {
 
 /// The segment that is being read, and a position in it.
 #[derive(Debug)]
-pub(super) struct Cursor {
+pub(super) struct Inside {
     pub(super) at: Located,
     path: PathBuf,
     held: Held,
@@ -65,21 +68,23 @@ pub(super) struct Cursor {
     pub(super) places: Places,
 }
 
-impl Cursor {
+impl Inside {
     /// Opens a segment and stands before its first frame.
     pub(super) fn open(io: &dyn Io, path: PathBuf, at: Located) -> io::Result<Self> {
+        // Before anybody asks how long the file is: from here on it stays so.
+        let guard = at.maps.as_ref().and_then(|maps| maps.guard(io));
         let file = io.open(&path, OpenHow::Read)?;
         let len = file.len()?;
         let (bytes, end) = (Bytes::new(), len.min(at.end));
         let mut held = Held { file: Some(file), bytes, from: 0, end, step: STEP_LEN };
-        if at.map
+        if let Some(guard) = guard
             && let Some(file) = held.file.take()
         {
             match file.map(len) {
                 // The map holds the file; whoever reads many segments holds no descriptor for each.
                 Ok(bytes) => {
-                    let in_use = at.in_use.clone();
-                    held.bytes = Bytes::from_owner(Mapped { bytes, _in_use: in_use });
+                    let mapped = Mapped { bytes, _in_use: at.in_use.clone(), _guard: guard };
+                    held.bytes = Bytes::from_owner(mapped);
                     held.end = len;
                 }
                 // No address space, too many maps, a file system without: reading needs none.
@@ -136,7 +141,7 @@ impl Cursor {
     pub(super) fn extend(&mut self, at: Located) -> io::Result<()> {
         if let Some(file) = &self.held.file {
             self.held.end = file.len()?.min(at.end);
-            self.at = Located { map: false, ..at };
+            self.at = Located { maps: None, ..at };
         } else {
             self.at = at;
         }
