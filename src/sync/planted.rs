@@ -14,7 +14,7 @@ const BUGS: &[(Bug, &str)] = &[
     #[cfg(loom)]
     (Bug::SyncCoversLater, "whoever_leads_every_append_is_durable_when_it_returns"),
     #[cfg(loom)]
-    (Bug::OneWoken, "three_appends_share_leaders_and_none_waits_for_ever"),
+    (Bug::OneWoken, "three_that_enqueue_and_wait_share_a_leader_and_none_waits_for_ever"),
     #[cfg(shuttle)]
     (Bug::AckBeforeSync, "a_whole_log_keeps_its_promises"),
     #[cfg(shuttle)]
