@@ -39,6 +39,9 @@ mod policy;
 mod refusal;
 mod request;
 mod restore;
+#[cfg(loom)]
+#[cfg(test)]
+mod schedules;
 mod seen;
 mod snapshot;
 mod state;
@@ -132,51 +135,9 @@ impl Broadcaster {
     /// # Durability
     ///
     /// A policy unlike the one recorded last is recorded.
-    pub fn open(mut store: Store, options: Options) -> Result<Self> {
-        use crate::clock::Clock as _;
-        let mut types: BTreeMap<String, Arc<dyn MessageType>> = BTreeMap::new();
-        types.insert(Noop::NAME.to_owned(), Arc::new(Noop));
-        for kind in &options.types {
-            if types.insert(kind.name().to_owned(), Arc::clone(kind)).is_some() {
-                return Err(refusal::invalid(format!("two types are named {}", kind.name())));
-            }
-        }
-        if options.job_slots_max == 0 || options.worker_count == 0 {
-            return Err(refusal::invalid("job slots and workers: expected at least 1, found 0"));
-        }
-        let restored = restore::of_log(store.control())?;
-        let state = restored.state;
-        #[cfg(planted)]
-        let state = if crate::planted::is_active(crate::planted::Bug::TombstoneReset) {
-            let mut state = state;
-            state.reset_tombstones();
-            state
-        } else {
-            state
-        };
-        check_policy(&options.policy, &state)?;
-        let newest_ms = restored.newest_ms.map(|newest_ms| newest_ms.max(state.newest_ms()));
-        let named = state.vchannels().map(|(_, pchannel)| pchannel.to_owned()).collect();
-        store.start(newest_ms, &named)?;
-        let mut core = Core::new(state, options.policy.clone());
-        core.unchecked_bytes = restored.behind_bytes;
-        core.checkpoint_due_bytes = due_bytes(&options, restored.checkpoint.as_ref());
-        take_up(&mut core, store.time().wall_ms());
-        let scans = store.pchannels().map(|name| (name.to_owned(), Mutex::new(()))).collect();
+    pub fn open(store: Store, options: Options) -> Result<Self> {
         let worker_count = options.worker_count;
-        let inner = Arc::new(Inner {
-            store,
-            types,
-            options,
-            core: Mutex::new(core),
-            work: Condvar::new(),
-            handed: Condvar::new(),
-            turned: Condvar::new(),
-            waiting: AtomicUsize::new(0),
-            scans,
-            checkpoints: Mutex::new(Checkpoints::new(restored.checkpoint)),
-        });
-        inner.note_policy()?;
+        let inner = replayed(store, options)?;
         let broadcaster = Self {
             handle: Arc::new(Handle { inner: Arc::clone(&inner), threads: Mutex::default() }),
         };
@@ -429,6 +390,54 @@ impl Broadcaster {
     fn inner(&self) -> &Arc<Inner> {
         &self.handle.inner
     }
+}
+
+/// A broadcaster whose threads have not started: what control says is taken up.
+fn replayed(mut store: Store, options: Options) -> Result<Arc<Inner>> {
+    use crate::clock::Clock as _;
+    let mut types: BTreeMap<String, Arc<dyn MessageType>> = BTreeMap::new();
+    types.insert(Noop::NAME.to_owned(), Arc::new(Noop));
+    for kind in &options.types {
+        if types.insert(kind.name().to_owned(), Arc::clone(kind)).is_some() {
+            return Err(refusal::invalid(format!("two types are named {}", kind.name())));
+        }
+    }
+    if options.job_slots_max == 0 || options.worker_count == 0 {
+        return Err(refusal::invalid("job slots and workers: expected at least 1, found 0"));
+    }
+    let restored = restore::of_log(store.control())?;
+    let state = restored.state;
+    #[cfg(planted)]
+    let state = if crate::planted::is_active(crate::planted::Bug::TombstoneReset) {
+        let mut state = state;
+        state.reset_tombstones();
+        state
+    } else {
+        state
+    };
+    check_policy(&options.policy, &state)?;
+    let newest_ms = restored.newest_ms.map(|newest_ms| newest_ms.max(state.newest_ms()));
+    let named = state.vchannels().map(|(_, pchannel)| pchannel.to_owned()).collect();
+    store.start(newest_ms, &named)?;
+    let mut core = Core::new(state, options.policy.clone());
+    core.unchecked_bytes = restored.behind_bytes;
+    core.checkpoint_due_bytes = due_bytes(&options, restored.checkpoint.as_ref());
+    take_up(&mut core, store.time().wall_ms());
+    let scans = store.pchannels().map(|name| (name.to_owned(), Mutex::new(()))).collect();
+    let inner = Arc::new(Inner {
+        store,
+        types,
+        options,
+        core: Mutex::new(core),
+        work: Condvar::new(),
+        handed: Condvar::new(),
+        turned: Condvar::new(),
+        waiting: AtomicUsize::new(0),
+        scans,
+        checkpoints: Mutex::new(Checkpoints::new(restored.checkpoint)),
+    });
+    inner.note_policy()?;
+    Ok(inner)
 }
 
 /// Takes up what was not done: runs, locks, and the order in which workers look at it.

@@ -105,6 +105,18 @@ pub trait Io: fmt::Debug + Send + Sync + 'static {
     /// After an error each of them may be old or new on disk for ever, whatever a later call says.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
 
+    /// Opens a directory, for its lock alone: [`IoFile::try_lock`], [`IoFile::try_lock_shared`].
+    /// Each call makes an open file description of its own.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported` where directories have no locks, `NotFound`, `NotADirectory`, else what the
+    /// system says. The log then maps nothing and cuts no file.
+    fn open_dir(&self, dir: &Path) -> io::Result<Arc<dyn IoFile>> {
+        let _ = dir;
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// Says what becomes of the blocks of a file in a directory when they are written again.
     ///
     /// # Errors
@@ -197,18 +209,30 @@ pub trait IoFile: fmt::Debug + Send + Sync {
     /// As for [`IoFile::write_at`].
     fn allocate(&self, len: u64) -> io::Result<()>;
 
-    /// Takes the exclusive `flock` of the file; false when another description holds it. It is
-    /// freed when this file is dropped, and when the process ends.
+    /// Takes the exclusive `flock` of the file; false when another description holds one. It is
+    /// freed when this file is dropped, and when the process ends. A shared one that was held
+    /// becomes the exclusive one, and where this is false or an error, it may be lost.
     ///
     /// # Errors
     ///
     /// What the system says, except that another one holds it.
     fn try_lock(&self) -> io::Result<bool>;
 
+    /// Takes a shared `flock` of the file, as many descriptions may; false when another one holds
+    /// the exclusive one. Else as [`IoFile::try_lock`]: an exclusive one becomes a shared one.
+    ///
+    /// # Errors
+    ///
+    /// `Unsupported`, else what the system says, except that another one holds it.
+    fn try_lock_shared(&self) -> io::Result<bool> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// Hands out the first `len` bytes without copying them where that is possible.
     ///
     /// For sealed segments only: nobody writes over its frames any more, and nobody shortens it while
-    /// a slice of the bytes lives. They stay readable after the file was removed.
+    /// a slice of the bytes lives, for which the caller holds a lock of the directory
+    /// ([`Io::open_dir`]) as long. They stay readable after the file was removed.
     ///
     /// # Errors
     ///

@@ -11,7 +11,6 @@ mod background;
 mod backup;
 mod backward;
 mod behind;
-mod cursor;
 mod cursors;
 pub(crate) mod dir;
 mod end;
@@ -20,8 +19,10 @@ mod fill;
 mod finding;
 pub(crate) mod front;
 mod group;
+mod inside;
 mod live;
 mod looked;
+mod maps;
 mod open;
 mod options;
 mod pending;
@@ -47,6 +48,7 @@ mod tail;
 mod trimmer;
 mod verify;
 mod view;
+mod wait;
 mod walk;
 mod writer;
 
@@ -178,11 +180,10 @@ impl Log {
     /// With [`Durability::Synced`], the records survive a power loss when this returns `Ok`. With
     /// [`Durability::Buffered`] they are in memory; see there.
     pub fn append_batch(&self, batch: Batch<'_>, durability: Durability) -> Result<LsnRange> {
-        let lsns = self.handle.shared.enqueue(batch, false)?;
-        if durability == Durability::Synced {
-            self.handle.shared.make_durable(lsns.last.get())?;
+        match durability {
+            Durability::Synced => self.handle.shared.append(batch),
+            Durability::Buffered => self.handle.shared.enqueue(batch, false),
         }
-        Ok(lsns)
     }
 
     /// Puts a batch into the log's buffer, where it gets its LSNs; what is returned says when it is
@@ -305,7 +306,9 @@ impl Log {
     }
 
     /// Syncs what was appended, and releases the directory before it returns, whatever happens.
-    /// Every clone answers `Closed` from here on.
+    /// Every clone answers `Closed` from here on. Payloads that were read live on; should the system
+    /// refuse the lock that keeps the next writer from cutting the files below them, the directory
+    /// is released with the last of them.
     ///
     /// # Errors
     ///
@@ -318,6 +321,19 @@ impl Log {
     /// When this returns `Ok`, every record that was appended.
     pub fn close(self) -> Result<()> {
         self.handle.close()
+    }
+
+    /// As [`Log::enqueue`]; `None` where that would wait or do I/O, so that it can be called within
+    /// a write or a sync of this log.
+    ///
+    /// # Errors
+    ///
+    /// As [`Log::enqueue`].
+    #[cfg(any(test, feature = "testing"))]
+    pub fn try_enqueue(&self, batch: Batch<'_>) -> Result<Option<Pending>> {
+        let shared = &self.handle.shared;
+        let lsns = shared.try_enqueue(batch, true)?;
+        Ok(lsns.map(|lsns| Pending::new(Arc::clone(shared), lsns)))
     }
 
     /// What the log has done since it was opened.
@@ -382,7 +398,8 @@ impl Handle {
         self.end_trimmer();
         drop(self.shared.cursor_file());
         // Only here: every write has returned.
-        drop(lock(&self.shared.lock).take());
+        let writer = lock(&self.shared.lock).take();
+        self.shared.maps.close(writer);
         closed
     }
 }

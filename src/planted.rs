@@ -69,6 +69,30 @@ pub enum Bug {
     FillerOvertakes,
     /// The filler syncs through the writers' description and keeps a failure to itself.
     SyncErrorTaken,
+    /// Opening writes unproven frames again without dropping them from the cache.
+    CacheKept,
+    /// The checksums of a frame do not cover its length.
+    CrcWithoutLength,
+    /// Zeros read as an empty record.
+    ZerosAccepted,
+    /// Segments are put in order by the text of their numbers.
+    NamesAsText,
+    /// A footer proves the records that it counts.
+    FooterIsProof,
+    /// A lag that does not fit is written as the greatest that does.
+    SaturatedLag,
+    /// Frames state what is written, not what is synced.
+    WatermarkTooHigh,
+    /// Frames state the records before them in their own batch.
+    LagInBatch,
+    /// The first append goes into a bare tail.
+    BareTailWritten,
+    /// A cut batch leaves a clean end.
+    CutBatchIsClean,
+    /// What a trim left is removed without stating the trim again.
+    LeftoversUnstated,
+    /// An append is admitted although an earlier write or sync failed.
+    PoisonForgotten,
     /// Raft is told of an append once it is in the buffer.
     FlushedBeforeSync,
     /// A vote is saved without waiting for its sync.
@@ -89,7 +113,7 @@ pub enum Bug {
 
 impl Bug {
     /// The bugs of the log.
-    pub const LOG: [Self; 16] = [
+    pub const LOG: [Self; 29] = [
         Self::NoDirSync,
         Self::AckBeforeSync,
         Self::AppendBehindTorn,
@@ -104,6 +128,19 @@ impl Bug {
         Self::OffsetReused,
         Self::FillerOvertakes,
         Self::SyncErrorTaken,
+        Self::CrcWithoutLength,
+        Self::ZerosAccepted,
+        Self::NamesAsText,
+        Self::FooterIsProof,
+        Self::SaturatedLag,
+        Self::SyncCoversLater,
+        Self::WatermarkTooHigh,
+        Self::LagInBatch,
+        Self::BareTailWritten,
+        Self::CutBatchIsClean,
+        Self::LeftoversUnstated,
+        Self::PoisonForgotten,
+        Self::CacheKept,
         Self::CursorBeforeSync,
         Self::PinIgnored,
     ];
@@ -149,6 +186,7 @@ pub fn plant(bug: Bug) {
 /// tests may run beside it.
 pub fn plant_here(bug: Bug) {
     HERE.set(number(bug));
+    oncelog_format::planted::ignore_length(bug == Bug::CrcWithoutLength);
 }
 
 /// True while `bug` is the active one.

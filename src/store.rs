@@ -144,14 +144,18 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// `InvalidInput`: there is no store, or the directory holds something else; nothing was
-    /// touched. `Busy`: another process has it. `Corrupt`, `Unsupported`, `StoreFull`, `Io`.
+    /// `InvalidInput`: there is no store, the directory holds something else, or the options of the
+    /// logs have a retention, which would drop what unfinished work needs; nothing was touched. `Busy`: another process has it. `Corrupt`, `Unsupported`, `StoreFull`, `Io`.
     ///
     /// # Durability
     ///
     /// What was made is durable when this returns.
     pub fn open(dir: impl AsRef<Path>, options: &StoreOptions) -> Result<Self> {
         let (dir, io) = (dir.as_ref(), Arc::clone(&options.log.io));
+        if !options.log.retention.is_everything() {
+            let what = "a store with a retention of its logs' own: what is needed is its affair";
+            return Err(Error::new(ErrorKind::InvalidInput, what).at_path(dir));
+        }
         prepare(&*io, dir, options.create)?;
         let lock = DirLock::take(&*io, dir)?;
         // Under the lock: nobody makes it meanwhile.
@@ -429,6 +433,16 @@ mod tests {
     use super::*;
 
     /// Who lost the race to make the directory was told of an error of the system.
+    #[test]
+    fn a_store_whose_logs_would_trim_themselves_is_refused() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path().join("store");
+        let log = Options::new().retention(crate::log::Retention::new().segment_count_max(9));
+        let options = StoreOptions::new().create(CreateMode::IfMissing).log(log);
+        let refused = Store::open(&dir, &options).unwrap_err();
+        assert_eq!((refused.kind(), dir.exists()), (ErrorKind::InvalidInput, false));
+    }
+
     #[test]
     fn rivals_that_make_one_store_are_told_that_it_is_busy() {
         let home = tempfile::tempdir().unwrap();

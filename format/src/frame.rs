@@ -11,6 +11,8 @@ use crc32fast::Hasher;
 
 use crate::error::{DecodeError, DecodeErrorKind};
 use crate::limits::{RECORD_LEN_MAX, TIME_MS_MAX};
+#[cfg(planted)]
+use crate::planted::without_length;
 use crate::segment::check_rules;
 use crate::wire::{low32, u64_of, usize_of};
 
@@ -94,6 +96,7 @@ impl FrameHeader {
     /// `Truncated` when `bytes` are too short or the frame does not fit into `room`; `Checksum`
     /// for the header check; `Limit` for the length; `Field` for any other condition that needs
     /// neither payload nor neighbour.
+    #[inline]
     pub fn decode(bytes: &[u8], place: Place, room: u64) -> Result<Self, DecodeError> {
         let Some(bytes) = bytes.first_chunk::<{ Self::LEN }>() else {
             let kind = DecodeErrorKind::Truncated { need: Self::LEN, have: bytes.len() };
@@ -117,12 +120,16 @@ impl FrameHeader {
             batch_end: flags & FLAG_BATCH_END != 0,
         };
         let lag_holds = header.lag.is_none_or(|lag| u64::from(lag) <= lsn);
-        check_rules(&[
-            (8, "lsn", lsn, lsn >= 1),
-            (20, "lag", u64::from(lag), lag_holds),
-            (30, "kind", u64::from(kind), kind != 0),
-            (31, "flags", u64::from(flags), flags & !FLAG_BATCH_END == 0),
-        ])?;
+        let flags_hold = flags & !FLAG_BATCH_END == 0;
+        // Told apart only where one is broken: this is the way of every frame.
+        if lsn == 0 || !lag_holds || kind == 0 || !flags_hold {
+            check_rules(&[
+                (8, "lsn", lsn, lsn >= 1),
+                (20, "lag", u64::from(lag), lag_holds),
+                (30, "kind", u64::from(kind), kind != 0),
+                (31, "flags", u64::from(flags), flags_hold),
+            ])?;
+        }
         header.check_len(room)?;
         Ok(header)
     }
@@ -187,6 +194,11 @@ pub fn encode_frame(header: &FrameHeader, place: Place, payload: &[&[u8]], out: 
         hasher.update(step);
     }
     out.resize(end, 0);
+    #[cfg(planted)]
+    if let Some(covered) = out.get(begin.saturating_add(CHECK_AT)..end).and_then(without_length) {
+        hasher = Hasher::new_with_initial(seed(place));
+        hasher.update(&covered);
+    }
     let crc = hasher.finalize().to_le_bytes();
     if let Some(field) = out.get_mut(begin..).and_then(|frame| frame.first_chunk_mut()) {
         *field = crc;
@@ -212,6 +224,7 @@ pub fn decode_frame(bytes: &[u8], place: Place) -> Result<(FrameHeader, &[u8]), 
 ///
 /// `Truncated` when `bytes` are shorter than the frame; `Checksum` for the CRC; `Field` for padding
 /// that is not zero.
+#[inline]
 pub fn decode_payload<'a>(
     header: &FrameHeader,
     bytes: &'a [u8],
@@ -229,6 +242,8 @@ pub fn decode_payload<'a>(
     };
     let stored = bytes.first_chunk().map_or(0, |crc| u32::from_le_bytes(*crc));
     let computed = seeded_crc(place, covered);
+    #[cfg(planted)]
+    let computed = without_length(covered).map_or(computed, |covered| seeded_crc(place, &covered));
     if stored != computed {
         let kind = DecodeErrorKind::Checksum { stored, computed };
         return Err(DecodeError::new(CRC_AT, kind));
@@ -264,7 +279,9 @@ pub fn seeded_crc(place: Place, bytes: &[u8]) -> u32 {
 }
 
 /// The header check of SPEC 8 over the words at bytes 8, 16 and 24.
-const fn header_check(words: [u64; 3], place: Place) -> u32 {
+fn header_check(words: [u64; 3], place: Place) -> u32 {
+    #[cfg(planted)]
+    let words = crate::planted::covered(words);
     let [w1, w2, w3] = words;
     let h = mix(mix(mix(place.salt, w1), w2), w3);
     low32(h) ^ low32(place.offset / 8)
@@ -331,8 +348,9 @@ mod tests {
 
     #[test]
     fn parts_of_a_payload_are_one_payload() {
-        let payload: Vec<u8> = (0..100_000_u32).map(|i| i.to_le_bytes()[0]).collect();
-        let header = header(100_000);
+        let len = if cfg!(miri) { 40_000 } else { 100_000 };
+        let payload: Vec<u8> = (0..len).map(|i: u32| i.to_le_bytes()[0]).collect();
+        let header = header(len);
         let whole = encoded(&header, PLACE, &payload);
         let mut parts = vec![9; 3];
         let (a, b) = payload.split_at(33_333);
@@ -375,7 +393,7 @@ mod tests {
     #[test]
     fn zeros_are_never_a_frame() {
         for salt in [0, 1, u64::MAX, PLACE.salt] {
-            for offset in (12_288..20_480).step_by(8) {
+            for offset in (12_288..20_480).step_by(if cfg!(miri) { 512 } else { 8 }) {
                 assert!(decode_frame(&[0; 64], Place { salt, offset }).is_err());
             }
         }

@@ -33,6 +33,8 @@ pub mod frame;
 pub mod limits;
 pub mod lock;
 pub mod message;
+#[cfg(planted)]
+pub mod planted;
 pub mod segment;
 pub mod wire;
 

@@ -50,6 +50,7 @@ type Ticket = u64;
 
 /// One key that is held or waited for.
 #[derive(Debug, Default)]
+#[cfg_attr(test, derive(Clone))]
 struct Key {
     hold: Option<Hold>,
     /// Who waits for it, and whether shared.
@@ -90,6 +91,7 @@ impl Key {
 
 /// A request that waits.
 #[derive(Debug)]
+#[cfg_attr(test, derive(Clone))]
 struct Waiter {
     holder: Holder,
     claim: Claim,
@@ -99,6 +101,7 @@ struct Waiter {
 
 /// The table.
 #[derive(Debug, Default)]
+#[cfg_attr(test, derive(Clone))]
 pub(crate) struct Locks {
     keys: HashMap<(String, String), Key>,
     claims: BTreeMap<Holder, Claim>,

@@ -37,7 +37,7 @@ pub(crate) fn running_callback() -> Option<BroadcastId> {
 }
 
 /// What a worker does with a task after a step.
-enum Next {
+pub(crate) enum Next {
     /// Its end was handed over, or somebody else goes on with it.
     Leave,
     /// Wait for consumers.
@@ -82,7 +82,7 @@ impl Inner {
         }
     }
 
-    fn after_step(&self, core: &mut Core, id: BroadcastId, stepped: Result<Next>) {
+    pub(crate) fn after_step(&self, core: &mut Core, id: BroadcastId, stepped: Result<Next>) {
         let now = self.monotonic();
         let age = (now, core.policy.retry_age_max);
         let task = core.state.task(id);
@@ -153,7 +153,7 @@ impl Inner {
     }
 
     /// Brings a task as far as it goes.
-    fn step(self: &Arc<Self>, id: BroadcastId) -> Result<Next> {
+    pub(crate) fn step(self: &Arc<Self>, id: BroadcastId) -> Result<Next> {
         let unresolved = Self::in_state(&self.lock(), id, Copy::Unresolved);
         for (pchannel, _) in unresolved {
             self.resolve(&pchannel)?;
@@ -256,7 +256,7 @@ impl Inner {
     }
 
     /// Acts on what is durable; returns a job that was made by it.
-    fn settled(&self, core: &mut Core, settled: Settled) -> Option<BroadcastId> {
+    pub(crate) fn settled(&self, core: &mut Core, settled: Settled) -> Option<BroadcastId> {
         match settled {
             Settled::Nothing => {}
             Settled::Admitted(id) => {

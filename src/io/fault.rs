@@ -12,6 +12,8 @@ use std::{fmt, io};
 pub enum CallKind {
     /// Opening an existing file.
     Open,
+    /// Opening a directory for its lock.
+    OpenDir,
     /// Making a file.
     Create,
     /// Listing a directory.
@@ -38,10 +40,14 @@ pub enum CallKind {
     SetLen,
     /// Reserving blocks.
     Allocate,
-    /// Locking.
+    /// Locking alone.
     Lock,
+    /// Locking beside others.
+    LockShared,
     /// Mapping.
     Map,
+    /// Dropping from the cache.
+    Evict,
     /// Asking for random bytes.
     Random,
 }

@@ -91,6 +91,12 @@ impl Io for FsIo {
         Ok(rustix::fs::fsync(File::open(dir)?)?)
     }
 
+    fn open_dir(&self, dir: &Path) -> io::Result<Arc<dyn IoFile>> {
+        let mut options = File::options();
+        options.read(true).custom_flags(OFlags::DIRECTORY.bits().cast_signed());
+        Ok(Arc::new(FsFile::new(options.open(dir)?)))
+    }
+
     #[cfg(target_os = "linux")]
     fn blocks(&self, dir: &Path) -> io::Result<Blocks> {
         let kind = u64::try_from(rustix::fs::statfs(dir)?.f_type).unwrap_or(0);
@@ -115,6 +121,17 @@ struct FsFile {
 impl FsFile {
     const fn new(file: File) -> Self {
         Self { file, locked: AtomicBool::new(false) }
+    }
+
+    fn locked(&self, answer: io::Result<()>) -> io::Result<bool> {
+        match answer {
+            Ok(()) => {
+                self.locked.store(true, Ordering::Relaxed);
+                Ok(true)
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(e) => Err(e),
+        }
     }
 }
 
@@ -168,14 +185,11 @@ impl IoFile for FsFile {
     }
 
     fn try_lock(&self) -> io::Result<bool> {
-        match fs2::FileExt::try_lock_exclusive(&self.file) {
-            Ok(()) => {
-                self.locked.store(true, Ordering::Relaxed);
-                Ok(true)
-            }
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(false),
-            Err(e) => Err(e),
-        }
+        self.locked(fs2::FileExt::try_lock_exclusive(&self.file))
+    }
+
+    fn try_lock_shared(&self) -> io::Result<bool> {
+        self.locked(fs2::FileExt::try_lock_shared(&self.file))
     }
 
     fn evict(&self, bytes: Range<u64>) -> io::Result<()> {
@@ -359,5 +373,16 @@ mod tests {
         assert!(!second.try_lock().unwrap());
         drop(first);
         assert!(second.try_lock().unwrap());
+    }
+
+    #[test]
+    fn the_locks_of_a_directory_are_shared_or_exclusive() {
+        let (dir, io) = fresh();
+        crate::io::mem::check_locks(&io, dir.path());
+        let no_dir = io.open_dir(&dir.path().join("a")).unwrap_err();
+        assert_eq!(no_dir.kind(), io::ErrorKind::NotFound);
+        drop(io.open(&dir.path().join("a"), OpenHow::CreateNew).unwrap());
+        let no_dir = io.open_dir(&dir.path().join("a")).unwrap_err();
+        assert_eq!(no_dir.kind(), io::ErrorKind::NotADirectory);
     }
 }

@@ -21,9 +21,10 @@ pub(super) fn map_file(file: &File, len: u64) -> io::Result<Bytes> {
     options.len(len);
     // SAFETY: `checked_len` has compared `len` with the file's length, so no page of the map lies
     // behind the end. That the file keeps length and bytes while it is mapped is what `IoFile::map`
-    // asks of its caller: the directory's lock shuts out other writers, ours never writes to a
-    // segment that has a successor, `log/remove.rs` cuts none while the `InUse` that a reader puts
-    // beside the map is shared, and removing a name leaves the mapped file alone.
+    // asks of its caller: no writer writes over the frames of a segment that has a successor;
+    // `log/remove.rs` cuts none while the `InUse` that a reader puts beside the map is shared, nor
+    // while any other log holds the shared `flock` of the directory, by the `MapGuard` that is put
+    // beside it, too (`log/maps.rs`); and removing a name leaves the mapped file alone.
     let map = unsafe { options.map(file) }?;
     Ok(Bytes::from_owner(map))
 }

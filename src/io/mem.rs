@@ -3,7 +3,8 @@
 //! It is as unhelpful as POSIX allows. Bytes, length and directory entries are independent: of what
 //! was not synced a power loss leaves any part, sectors of 512 bytes whole, the halves of a rename
 //! apart. A failed sync leaves each sector old or new on disk and all of them clean, while reads
-//! show the new bytes. Space can run out. Calls are counted, and any of them can fail.
+//! show the new bytes; a block that it was to write for the first time is not written by any later
+//! sync, until it leaves the cache. Space can run out. Calls are counted, and any of them can fail.
 //!
 //! [`MemIo`] is the view of one process: it counts, fails, and ends. [`Machine`] is what outlives
 //! it. It does **not** model time, permissions or links, and never reorders what it was told to
@@ -16,7 +17,8 @@ mod node;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,6 +30,8 @@ use self::image::to_u64;
 pub use self::loss::{Unsynced, survivors};
 pub use self::machine::Machine;
 use self::node::Ino;
+#[cfg(test)]
+pub(super) use self::tests::check_locks;
 use super::fault::{self, CallKind, Dice, Fault, Faults, Which};
 use super::{DirEntry, EntryKind, Io, IoFile, OpenHow};
 
@@ -51,8 +55,15 @@ struct Shared {
     observer: Option<Observer>,
     /// Number of the last open file description.
     descriptions: u64,
-    /// Who holds the lock of a file.
-    locks: BTreeMap<Ino, u64>,
+    /// Who holds the lock of a file or a directory: descriptions.
+    locks: BTreeMap<Ino, Locked>,
+}
+
+/// A `flock` that is held.
+#[derive(Debug)]
+enum Locked {
+    Exclusive(u64),
+    Shared(BTreeSet<u64>),
 }
 
 impl fmt::Debug for MemIo {
@@ -258,6 +269,16 @@ impl Io for MemIo {
         }
     }
 
+    fn open_dir(&self, dir: &Path) -> io::Result<Arc<dyn IoFile>> {
+        let mut shared = self.enter_whole(CallKind::OpenDir)?;
+        let ino = shared.machine.resolve_dir(dir)?;
+        shared.descriptions += 1;
+        let description = shared.descriptions;
+        drop(shared);
+        let told = AtomicU64::new(0);
+        Ok(Arc::new(MemFile { io: self.clone(), ino, description, writable: false, told }))
+    }
+
     /// Repeats when a run does, and differs between processes: it depends on the changes of the
     /// machine until here alone.
     fn random(&self, buf: &mut [u8]) -> io::Result<()> {
@@ -372,8 +393,28 @@ impl IoFile for MemFile {
 
     fn try_lock(&self) -> io::Result<bool> {
         let mut shared = self.io.enter_whole(CallKind::Lock)?;
-        let owner = shared.locks.entry(self.ino).or_insert(self.description);
-        Ok(*owner == self.description)
+        shared.unlock(self.ino, self.description);
+        let is_free = !shared.locks.contains_key(&self.ino);
+        if is_free {
+            shared.locks.insert(self.ino, Locked::Exclusive(self.description));
+        }
+        Ok(is_free)
+    }
+
+    fn try_lock_shared(&self) -> io::Result<bool> {
+        let mut shared = self.io.enter_whole(CallKind::LockShared)?;
+        shared.unlock(self.ino, self.description);
+        let none = || Locked::Shared(BTreeSet::new());
+        match shared.locks.entry(self.ino).or_insert_with(none) {
+            Locked::Exclusive(_) => Ok(false),
+            Locked::Shared(holders) => Ok(holders.insert(self.description)),
+        }
+    }
+
+    fn evict(&self, bytes: Range<u64>) -> io::Result<()> {
+        let mut shared = self.io.enter_whole(CallKind::Evict)?;
+        shared.machine.file_mut(self.ino)?.evict_range(bytes.start, bytes.end);
+        Ok(())
     }
 
     fn map(&self, len: u64) -> io::Result<Bytes> {
@@ -390,9 +431,20 @@ impl IoFile for MemFile {
 
 impl Drop for MemFile {
     fn drop(&mut self) {
-        let mut shared = self.io.lock();
-        if shared.locks.get(&self.ino) == Some(&self.description) {
-            shared.locks.remove(&self.ino);
+        self.io.lock().unlock(self.ino, self.description);
+    }
+}
+
+impl Shared {
+    /// As flock(2): a lock that is to become another one is given up before that is asked for.
+    fn unlock(&mut self, ino: Ino, description: u64) {
+        let is_over = match self.locks.get_mut(&ino) {
+            Some(Locked::Exclusive(holder)) => *holder == description,
+            Some(Locked::Shared(holders)) => holders.remove(&description) && holders.is_empty(),
+            None => false,
+        };
+        if is_over {
+            self.locks.remove(&ino);
         }
     }
 }

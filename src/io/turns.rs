@@ -79,6 +79,11 @@ impl Io for Turns {
         self.mem.sync_dir(dir)
     }
 
+    fn open_dir(&self, dir: &Path) -> io::Result<Arc<dyn IoFile>> {
+        let file = self.mem.open_dir(dir)?;
+        Ok(Arc::new(TurnsFile { file, turns: self.clone() }))
+    }
+
     fn random(&self, buf: &mut [u8]) -> io::Result<()> {
         self.mem.random(buf)
     }
@@ -123,6 +128,10 @@ impl IoFile for TurnsFile {
 
     fn try_lock(&self) -> io::Result<bool> {
         self.file.try_lock()
+    }
+
+    fn try_lock_shared(&self) -> io::Result<bool> {
+        self.file.try_lock_shared()
     }
 
     fn map(&self, len: u64) -> io::Result<Bytes> {

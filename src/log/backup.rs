@@ -16,11 +16,14 @@ use std::sync::Arc;
 
 use oncelog_format::limits::{ALIGNMENT, FRAMES_OFFSET};
 use oncelog_format::lock::{LOCK_CONTENT_LEN, LOCK_LEN, LOCK_UNFINISHED};
-use oncelog_format::{Footer, Owner, Place, SegmentHeader, Slot, Uuid, encode_lock, segment_name};
+use oncelog_format::{
+    CURSORS_LEN, CursorCopy, Footer, Owner, Place, SegmentHeader, Slot, Uuid, encode_lock,
+    segment_name,
+};
 
 use super::Log;
 use super::dir::{self, make_named, refusal, sync_dir, sync_parent, sync_parent_if_allowed};
-use super::facts::LOCK_NAME;
+use super::facts::{CURSORS_NAME, LOCK_NAME};
 use super::live::{Live, Reach};
 use super::pins::HolderKind;
 use super::reader::Source;
@@ -54,8 +57,10 @@ pub struct BackupReport {
 #[derive(Debug)]
 pub(super) struct Plan {
     /// Each segment, with the last record to be copied from it.
-    pub(super) segments: Vec<(SegmentHeader, u64)>,
-    pub(super) oldest: u64,
+    segments: Vec<(SegmentHeader, u64)>,
+    oldest: u64,
+    /// Names and LSNs of the cursors; `None` where they are damaged.
+    cursors: Option<Vec<(String, u64)>>,
 }
 
 impl Log {
@@ -63,7 +68,8 @@ impl Log {
     /// every record from the oldest one to the durable LSN at the time of the call. Retention waits
     /// for it, as for a pin of the name `backup`.
     ///
-    /// The copy is a log of its own: same records and LSNs, another [`BackupReport::uuid`]. Sealed
+    /// The copy is a log of its own: same records, LSNs and cursors, another
+    /// [`BackupReport::uuid`]. Sealed
     /// segments and tail alike are copied frame by frame, and each frame is verified.
     ///
     /// # Errors
@@ -111,7 +117,9 @@ impl Log {
             let firsts = gate.segments.iter().skip(1).map(|next| next.header.first_lsn);
             let lasts = firsts.map(|first| first.saturating_sub(1)).chain([gate.durable.lsn]);
             let segments = gate.segments.iter().map(|segment| segment.header).zip(lasts);
-            Plan { segments: segments.collect(), oldest: gate.oldest }
+            let cursors = gate.holds.cursors.iter().map(|(name, at)| (name.clone(), at.lsn));
+            let cursors = gate.holds.check_cursors().is_ok().then(|| cursors.collect());
+            Plan { segments: segments.collect(), oldest: gate.oldest, cursors }
         };
         let source = Live { shared: Arc::clone(shared), reach: Reach::Durable };
         let report = copy(&source, &plan, to.as_ref());
@@ -148,7 +156,13 @@ impl LogView {
             (segment.header, next.map_or(segment.last, |next| next.saturating_sub(1)))
         };
         let segments = survey.segments.iter().enumerate().map(last_of).collect();
-        copy(&*self.source(false), &Plan { segments, oldest: self.seen().oldest() }, to.as_ref())
+        // A writer may have moved them since: it is enough that they hold what they held.
+        let end = survey.last.saturating_add(1);
+        let cursors = survey.cursors.cursors.iter();
+        let cursors = cursors.map(|(name, at)| (name.clone(), at.lsn.min(end)));
+        let cursors = survey.cursors.damage.is_none().then(|| cursors.collect());
+        let plan = Plan { segments, oldest: self.seen().oldest(), cursors };
+        copy(&*self.source(false), &plan, to.as_ref())
     }
 }
 
@@ -253,6 +267,7 @@ impl<'a> Target<'a> {
             report.bytes = report.bytes.saturating_add(copy.at);
             report.last_lsn = Lsn::new(*last).filter(|last| *last >= oldest);
         }
+        self.cursors(plan.cursors.as_deref(), uuid)?;
         sync_dir(self.io, self.dir)?;
         // Only here: everything else is durable.
         let path = self.dir.join(LOCK_NAME);
@@ -260,6 +275,31 @@ impl<'a> Target<'a> {
         let identified = identified.and_then(|()| self.lock.sync());
         identified.map_err(|e| Error::io("cannot write the lock file", &path, e))?;
         Ok(report)
+    }
+
+    /// The cursors stand where they stood. Of damaged ones the copy has a damaged file, too: what is
+    /// still needed is as unknown there.
+    fn cursors(&mut self, cursors: Option<&[(String, u64)]>, uuid: Uuid) -> Result<()> {
+        let mut bytes = vec![0; CURSORS_LEN];
+        match cursors {
+            Some([]) => return Ok(()),
+            Some(cursors) => {
+                for (index, (name, lsn)) in (0..).zip(cursors) {
+                    for counter in [1, 2] {
+                        let copy = CursorCopy { index, counter, lsn: *lsn, name };
+                        put_cursor(&mut bytes, &copy, uuid)?;
+                    }
+                }
+            }
+            None => bytes.clear(),
+        }
+        let path = self.dir.join(CURSORS_NAME);
+        let file = self.io.open(&path, OpenHow::CreateNew);
+        let file = file.map_err(|e| refusal("cannot make the file of the cursors", &path, e))?;
+        self.files.push(path.clone());
+        let written = file.write_all_at(&bytes, 0);
+        written.map_err(|e| refusal("cannot write the cursors", &path, e))?;
+        file.sync().map_err(|e| Error::io("cannot sync the cursors", &path, e))
     }
 
     /// Removes what was made, as far as that goes. While a segment may be there, `LOCK` says what
@@ -275,6 +315,17 @@ impl<'a> Target<'a> {
             tracing::warn!(path = %self.dir.display(), error = %e, "an unfinished backup stays");
         }
     }
+}
+
+fn put_cursor(bytes: &mut [u8], copy: &CursorCopy<'_>, uuid: Uuid) -> Result<()> {
+    let refuse = |e| Error::new(ErrorKind::Limit, "a cursor has no encoding").with_source(e);
+    let encoded = copy.encode(uuid).map_err(refuse)?;
+    let offset = usize::try_from(CursorCopy::offset_of(copy.index, copy.counter));
+    let place = bytes.get_mut(offset.unwrap_or(usize::MAX)..).unwrap_or_default();
+    for (to, from) in place.iter_mut().zip(encoded) {
+        *to = from;
+    }
+    Ok(())
 }
 
 const _: () = assert!(LOCK_UNFINISHED.len() == LOCK_CONTENT_LEN);

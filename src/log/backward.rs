@@ -9,7 +9,7 @@
 
 use oncelog_format::limits::FRAMES_OFFSET;
 
-use super::cursor::Cursor;
+use super::inside::Inside;
 use super::reader::Record;
 use crate::error::Result;
 
@@ -76,7 +76,7 @@ impl Places {
     }
 }
 
-impl Cursor {
+impl Inside {
     /// The record of `lsn`, which lies in this segment; stands before it then.
     pub(super) fn prev(&mut self, lsn: u64) -> Result<Record> {
         if !self.places.has(lsn) {

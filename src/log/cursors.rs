@@ -10,7 +10,7 @@
 
 mod file;
 
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use oncelog_format::limits::{CURSOR_COUNT_MAX, CURSOR_NAME_LEN_MAX};
 use oncelog_format::{CursorCopy, Uuid};
@@ -18,14 +18,11 @@ use oncelog_format::{CursorCopy, Uuid};
 pub(crate) use self::file::{CursorFacts, CursorFile, Stand};
 use super::Log;
 use super::dir::Fault;
-use super::facts::CURSORS_NAME;
-use super::finding::{Finding, FindingKind, Severity};
 use super::pins::{HolderKind, check_below_end};
-use super::survey::Survey;
 use super::writer::{Gate, Guard, Shared};
 use crate::error::{Error, ErrorKind, Result};
-use crate::io::Io;
 use crate::lsn::Lsn;
+use crate::sync::MutexGuard;
 
 /// A named cursor of a log. Clones, and further handles of the same name, are the same cursor;
 /// dropping one changes nothing.
@@ -118,7 +115,7 @@ impl Log {
     /// # Durability
     ///
     /// When this returns `Ok`, the cursor is there after a power loss. Making one takes two syncs,
-    /// making the first one two more.
+    /// making the first one of a log two more; the first call behind an open takes one.
     pub fn cursor(&self, name: &str) -> Result<Cursor> {
         let shared = Arc::clone(&self.handle.shared);
         shared.make_cursor(name)?;
@@ -142,7 +139,11 @@ impl Shared {
             return Err(Error::new(ErrorKind::Limit, what));
         }
         let mut file = self.cursor_file();
-        let Some((free, uuid)) = place_of(&self.gate(), name)? else { return Ok(()) };
+        let Some((free, uuid)) = place_of(&self.gate(), name)? else {
+            // It was read from the cache: a power loss might have it elsewhere.
+            let proven = file.prove(&*self.io).map(drop);
+            return self.settle_cursors(proven).map(drop);
+        };
         // From here on nothing goes that the cursor will hold.
         let pin = loop {
             let oldest = Lsn::at_least_first(self.gate().oldest);
@@ -320,22 +321,4 @@ pub(super) fn gone(name: &str) -> Error {
 fn unknown(cause: &Arc<Error>) -> Error {
     let what = "a sync failed: where the cursor stands is unknown until the log is opened again";
     Error::new(ErrorKind::OutcomeUnknown, what).with_shared_source(Arc::clone(cause))
-}
-
-impl Survey {
-    pub(super) fn judge_cursors(&mut self, io: &dyn Io) {
-        // @Y
-        let Some(uuid) = self.uuid.filter(|_| self.listing.cursors) else { return };
-        let facts = CursorFacts::read(io, &self.dir, uuid);
-        self.findings.extend(facts.damage.iter().chain(&facts.ignored).cloned());
-        let next = self.last.saturating_add(1);
-        let ahead = |stand: &Stand| self.tail.is_some() && stand.lsn > next;
-        for (name, stand) in facts.cursors.iter().filter(|(_, stand)| ahead(stand)) {
-            let path = self.dir.join(CURSORS_NAME);
-            let ahead = Finding::new(FindingKind::CursorAhead, Severity::Degraded, &path);
-            let ahead = ahead.at_lsn(stand.lsn).saying(format!("at most LSN {next}"), name.clone());
-            self.findings.push(ahead);
-        }
-        self.cursors = facts;
-    }
 }

@@ -16,10 +16,6 @@ use super::tail::Tail;
 use super::writer::{Gate, Guard, Shared, closed, now, poisoned, recycle, unknown};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lsn::Lsn;
-use crate::sync::thread;
-
-/// How long [`WaitPolicy::Yield`] waits before it sleeps: longer than a sync of a fast disk.
-const YIELD_TIME: Duration = Duration::from_micros(300);
 
 /// Puts the tail back, also when the thread that has it panics: then the log is poisoned.
 #[derive(Debug)]
@@ -76,6 +72,7 @@ impl Shared {
         gate.called = false;
         gate.group = gate.group.wrapping_add(1);
         gate.syncing = if sync { upto.lsn } else { 0 };
+        let taken = if sync { gate.callers.take() } else { 0 };
         let (mut gate, tail, done) = self.with_tail(gate, tail, |tail| {
             tail.write_frames(&group, from.offset)?;
             if sync { tail.sync() } else { Ok(()) }
@@ -91,6 +88,7 @@ impl Shared {
             Ok(()) => {
                 gate.written = upto;
                 if sync {
+                    gate.callers.expect(taken);
                     gate.fill.syncs = gate.fill.syncs.saturating_add(1);
                     gate.durable = upto;
                     #[cfg(planted)]
@@ -138,8 +136,8 @@ impl Shared {
     }
 
     /// Waits until `lsn`, which was appended, is durable; leads where nobody else does.
-    pub(crate) fn make_durable(&self, lsn: u64) -> Result<()> {
-        let mut gate = self.gate();
+    pub(crate) fn make_durable<'a>(&'a self, mut gate: Guard<'a>, lsn: u64) -> Result<()> {
+        let mut is_counted = false;
         loop {
             if let Some(outcome) = outcome(&gate, lsn) {
                 return outcome;
@@ -158,74 +156,21 @@ impl Shared {
                     return Err(Error::new(ErrorKind::StoreFull, "no space (planted)"));
                 }
             }
-            gate = if gate.tail.is_some() {
+            if !std::mem::replace(&mut is_counted, true) {
+                self.count_caller(&mut gate, lsn);
+            }
+            gate = if gate.tail.is_some() && !gate.callers.gathering {
+                let gate = self.gather(gate);
                 self.lead(gate, true)
-            } else if self.wait_policy == WaitPolicy::Yield {
-                match self.yield_for(gate, lsn) {
-                    Some(gate) => gate,
-                    None => return Ok(()),
-                }
             } else {
-                self.wait_group(gate, lsn)
+                let waited = match self.wait_policy {
+                    WaitPolicy::Park => Some(self.wait_group(gate, lsn)),
+                    WaitPolicy::Yield => self.yield_for(gate, lsn),
+                };
+                let Some(gate) = waited else { return Ok(()) };
+                gate
             };
         }
-    }
-
-    /// Waits for the sync that covers an LSN, or for a turn to lead it.
-    ///
-    /// Those whom the sync under way covers wake together, all of them done. Of those behind it one
-    /// wakes, to lead the next group, and the others sleep through.
-    fn wait_group<'a>(&'a self, mut gate: Guard<'a>, lsn: u64) -> Guard<'a> {
-        let group = gate.group.wrapping_add(u64::from(gate.syncing < lsn));
-        let group = group.is_multiple_of(2);
-        let waiting = gate.grouped_mut(group);
-        *waiting = waiting.saturating_add(1);
-        let condvar = if group { &self.groups.0 } else { &self.groups.1 };
-        let mut gate = condvar.wait(gate).unwrap_or_else(PoisonError::into_inner);
-        let waiting = gate.grouped_mut(group);
-        *waiting = waiting.saturating_sub(1);
-        gate
-    }
-
-    fn wake_groups(&self, gate: &mut Gate) {
-        let all = std::mem::take(&mut gate.moved) || gate.poison.is_some() || gate.stop;
-        let (even, odd) = gate.grouped;
-        let ((done, at), (next, ahead)) = if gate.group.is_multiple_of(2) {
-            ((even, &self.groups.0), (odd, &self.groups.1))
-        } else {
-            ((odd, &self.groups.1), (even, &self.groups.0))
-        };
-        #[cfg(planted)]
-        let done = if crate::planted::is_active(crate::planted::Bug::OneWoken) {
-            at.notify_one();
-            0
-        } else {
-            done
-        };
-        if done > 0 {
-            at.notify_all();
-        }
-        match next {
-            0 => {}
-            _ if all => ahead.notify_all(),
-            _ => ahead.notify_one(),
-        }
-    }
-
-    /// Yields until the gate turns, and sleeps when that takes long; `None` once the LSN is durable.
-    fn yield_for<'a>(&'a self, gate: Guard<'a>, lsn: u64) -> Option<Guard<'a>> {
-        let seen = self.turns.load(Ordering::Acquire);
-        drop(gate);
-        let until = now().saturating_add(YIELD_TIME);
-        while self.turns.load(Ordering::Acquire) == seen {
-            if now() >= until {
-                let gate = self.gate();
-                let turned = self.turns.load(Ordering::Acquire) != seen || gate.tail.is_some();
-                return Some(if turned { gate } else { self.wait_group(gate, lsn) });
-            }
-            thread::yield_now();
-        }
-        (self.durable.load(Ordering::Acquire) < lsn).then(|| self.gate())
     }
 
     /// Writes everything that was appended before the call.
@@ -283,12 +228,6 @@ impl Shared {
                 }
             };
         }
-    }
-}
-
-impl Gate {
-    fn grouped_mut(&mut self, even: bool) -> &mut usize {
-        if even { &mut self.grouped.0 } else { &mut self.grouped.1 }
     }
 }
 

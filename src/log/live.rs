@@ -74,8 +74,7 @@ impl Source for Live {
             durable: gate.durable.lsn,
             near: near.map(|entry| (entry.lsn, entry.offset)),
             sealed: next.is_some(),
-            // Behind the close nobody keeps the next writer from shortening what it trims.
-            map: next.is_some() && !gate.stop,
+            maps: (next.is_some() && !gate.stop).then(|| Arc::clone(&self.shared.maps)),
             in_use: Some(Arc::clone(&segment.in_use)),
             judged: false,
             from_first: false,

@@ -65,7 +65,7 @@ impl Source for Looked {
             durable: survey.proven,
             near: near.map(|entry| (entry.lsn, entry.offset)),
             sealed: next.is_some(),
-            map: false,
+            maps: None,
             in_use: None,
             judged,
             // Row @M is about every frame: who reads all learns of damage below the oldest LSN.

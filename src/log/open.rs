@@ -23,6 +23,7 @@ use super::spare::Spare;
 use super::stats::LogStats;
 use super::survey::{self, Segment, Survey, TailState};
 use super::tail::{Mark, Tail};
+use super::wait::Callers;
 use super::writer::{Gate, SegmentRef, Shared, now};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{Io, IoFile, OpenHow};
@@ -160,6 +161,13 @@ fn resume(
     gate.slot_lsn = slot.map_or(0, |slot| slot.durable_lsn);
     gate.must_roll = judged.bare || judged.state != TailState::Clean;
     #[cfg(planted)]
+    if crate::planted::is_active(crate::planted::Bug::BareTailWritten) && judged.bare {
+        gate.must_roll = judged.state != TailState::Clean;
+        if let Some(tail) = &mut gate.tail {
+            tail.bare = false;
+        }
+    }
+    #[cfg(planted)]
     if crate::planted::is_active(crate::planted::Bug::AppendBehindTorn)
         && judged.state == TailState::Torn
     {
@@ -201,6 +209,10 @@ fn prove(path: &Path, options: &Options, survey: Survey) -> Result<(Arc<dyn IoFi
     let file = options.io.open(&tail, OpenHow::ReadWrite);
     let file = file.map_err(|e| Error::io("cannot open the segment", &tail, e))?;
     let evict = |from| {
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::CacheKept) {
+            return Ok(());
+        }
         let dropped = file.evict(from..u64::MAX);
         dropped.map_err(|e| Error::io("cannot drop the segment from the cache", &tail, e))
     };
@@ -270,6 +282,7 @@ fn gate(tail: Tail, end: Mark, tally: Tally, segments: Vec<SegmentRef>) -> Gate 
         group: 0,
         syncing: 0,
         grouped: (0, 0),
+        callers: Callers::default(),
         moved: false,
         blocked: false,
         waiters: BTreeMap::new(),
@@ -371,8 +384,13 @@ impl Shared {
         }
         let (gate, tail) = self.take_tail(gate);
         let (durable, oldest) = (gate.stated_by_slot(), gate.oldest);
-        let (mut gate, tail, stated) =
-            self.with_tail(gate, tail, |tail| tail.write_slot_synced(durable, oldest));
+        let (mut gate, tail, stated) = self.with_tail(gate, tail, |tail| {
+            #[cfg(planted)]
+            if crate::planted::is_active(crate::planted::Bug::LeftoversUnstated) {
+                return Ok(());
+            }
+            tail.write_slot_synced(durable, oldest)
+        });
         gate.tail = Some(tail);
         match stated {
             Ok(()) => gate.removal.release(std::iter::empty()),

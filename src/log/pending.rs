@@ -46,7 +46,7 @@ impl Pending {
     ///
     /// When this returns `Ok`, the batch survives a power loss.
     pub fn wait(self) -> Result<LsnRange> {
-        self.shared.make_durable(self.lsns.last.get())?;
+        self.shared.make_durable(self.shared.gate(), self.lsns.last.get())?;
         Ok(self.lsns)
     }
 
@@ -62,7 +62,7 @@ impl Pending {
     pub fn wait_timeout(&self, timeout: Duration) -> Result<bool> {
         let lsn = self.lsns.last.get();
         if !self.shared.has_background {
-            return self.shared.make_durable(lsn).map(|()| true);
+            return self.shared.make_durable(self.shared.gate(), lsn).map(|()| true);
         }
         let mut gate = self.shared.gate();
         self.shared.want_sync(&mut gate, lsn);
@@ -81,7 +81,7 @@ impl Future for Pending {
         let lsn = self.lsns.last.get();
         let shared = Arc::clone(&self.shared);
         if !shared.has_background {
-            return Poll::Ready(shared.make_durable(lsn).map(|()| self.lsns));
+            return Poll::Ready(shared.make_durable(shared.gate(), lsn).map(|()| self.lsns));
         }
         let waker = context.waker().clone();
         let mut gate = shared.gate();

@@ -2,7 +2,7 @@
 //!
 //! A reader stands between two records. It asks a [`Source`] which segment holds a record and how
 //! far it may be read, never reads above, and reads within one segment through a
-//! [`Cursor`](super::cursor::Cursor). The CRC of every record that is handed out was verified.
+//! [`Inside`](super::inside::Inside). The CRC of every record that is handed out was verified.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,7 +11,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use oncelog_format::SegmentHeader;
 
-use super::cursor::Cursor;
+use super::inside::Inside;
+use super::maps::Maps;
 use super::pins::Pin;
 use super::remove::InUse;
 use crate::error::{Error, ErrorKind, Result};
@@ -98,8 +99,8 @@ pub(crate) struct Located {
     pub(crate) near: Option<(u64, u64)>,
     /// It has a successor, so that a footer may end it.
     pub(crate) sealed: bool,
-    /// The segment never changes again and may be mapped.
-    pub(crate) map: bool,
+    /// Where the segment never changes again: what says whether it may be mapped.
+    pub(crate) maps: Option<Arc<Maps>>,
     /// Keeps the file from being cut, where its writer is in this process.
     pub(crate) in_use: Option<Arc<InUse>>,
     /// Whole batches alone are served: nobody has judged the frames yet.
@@ -136,9 +137,9 @@ pub(crate) struct Located {
 pub struct Reader {
     source: Arc<dyn Source>,
     next: u64,
-    open: Option<Cursor>,
+    open: Option<Inside>,
     /// Segments that a seek has left, the last one last.
-    kept: Vec<Cursor>,
+    kept: Vec<Inside>,
     pin: Option<Held>,
 }
 
@@ -189,6 +190,20 @@ impl Reader {
     #[expect(clippy::should_implement_trait, reason = "an iterator ends for good; this does not")]
     pub fn next(&mut self) -> Result<Option<Record>> {
         let lsn = self.next;
+        // The way of nearly every record.
+        if let Some(open) = &mut self.open
+            && open.lsn() == lsn
+            && open.has(lsn)
+            && let Ok(record) = open.next()
+        {
+            self.next = lsn.saturating_add(1);
+            return Ok(Some(record));
+        }
+        self.next_elsewhere(lsn)
+    }
+
+    /// The record of `lsn`, which is not simply the next one of the open segment, or does not hold.
+    fn next_elsewhere(&mut self, lsn: u64) -> Result<Option<Record>> {
         if !self.open.as_ref().is_some_and(|open| open.has(lsn)) {
             if let Some(pin) = &mut self.pin {
                 pin.advance(lsn, 1);
@@ -217,7 +232,7 @@ impl Reader {
         let Some(mut lsn) = self.next.checked_sub(1).filter(|&lsn| lsn > 0) else {
             return Ok(None);
         };
-        let held = |open: &Cursor| open.has(lsn) && (open.at.sealed || open.places.has(lsn));
+        let held = |open: &Inside| open.has(lsn) && (open.at.sealed || open.places.has(lsn));
         if !self.open.as_ref().is_some_and(held) {
             let mut found = self.source.locate(lsn)?;
             if found.is_none() {
@@ -256,7 +271,8 @@ impl Reader {
 
     /// Makes a segment the open one, in which `lsn` is wanted.
     fn enter(&mut self, at: Located, lsn: u64) -> Result<()> {
-        let is_it = |cursor: &Cursor| cursor.at.header == at.header;
+        // A number is given once.
+        let is_it = |inside: &Inside| inside.at.header.number == at.header.number;
         let held = match self.open.take() {
             Some(open) if is_it(&open) => Some(open),
             left => {
@@ -279,9 +295,9 @@ impl Reader {
         Ok(())
     }
 
-    fn open_segment(&self, at: Located, lsn: u64) -> Result<Cursor> {
+    fn open_segment(&self, at: Located, lsn: u64) -> Result<Inside> {
         let path = self.source.path(&at.header);
-        Cursor::open(self.source.io(), path.clone(), at).or_else(|e| {
+        Inside::open(self.source.io(), path.clone(), at).or_else(|e| {
             // A trim may have been faster; then the source says so.
             self.source.confirm(lsn)?;
             Err(Error::io("cannot open the segment", &path, e))
@@ -289,7 +305,7 @@ impl Reader {
     }
 
     /// Keeps a segment that a seek leaves for another one; who reads on does not come back.
-    fn keep(&mut self, left: Option<Cursor>, lsn: u64) {
+    fn keep(&mut self, left: Option<Inside>, lsn: u64) {
         let Some(left) = left else { return };
         let follows = left.at.last.saturating_add(1) == lsn
             || lsn.saturating_add(1) == left.at.header.first_lsn;
@@ -309,9 +325,9 @@ impl Reader {
 /// segment that is being read, it may cut it first.
 fn read(
     source: &dyn Source,
-    open: &mut Cursor,
+    open: &mut Inside,
     lsn: u64,
-    mut read: impl FnMut(&mut Cursor) -> Result<Record>,
+    mut read: impl FnMut(&mut Inside) -> Result<Record>,
 ) -> Result<Record> {
     match read(open) {
         Err(error) if error.kind() == ErrorKind::Corrupt => {}

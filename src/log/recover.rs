@@ -39,8 +39,9 @@ impl Survey {
         survey.admit_all(facts);
         survey.check_order();
         survey.leave_out_leftovers();
+        survey.read_cursors(io);
         survey.judge_segments(io, check, true)?;
-        survey.judge_cursors(io);
+        survey.judge_cursors(); // @Y
         survey.name_others();
         Ok(survey)
     }
@@ -131,6 +132,10 @@ impl Survey {
             }
         }
         self.segments.sort_by_key(|segment| segment.header.number);
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::NamesAsText) {
+            self.segments.sort_by_key(|segment| segment.header.number.to_string());
+        }
     }
 
     /// The header of a segment that belongs here.
@@ -332,6 +337,12 @@ impl Survey {
         let slots = segment.facts.valid_slots().map(|slot| slot.durable_lsn).max();
         self.proven = segment.header.first_lsn.saturating_sub(1);
         self.proven = self.proven.max(slots.unwrap_or(0)).max(frames.stated).max(behind.stated);
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::FooterIsProof)
+            && let FooterFacts::Valid(footer) = &segment.facts.footer
+        {
+            self.proven = self.proven.max(footer.last_lsn);
+        }
         // @N: a trim is recorded behind a sync of everything below it.
         let trimmed = if whole { self.oldest.saturating_sub(1) } else { 0 };
         let wanted = self.proven.max(trimmed);
@@ -366,6 +377,12 @@ impl Survey {
             _ => return Ok(()),
         };
         let entries = frames.tally.entries;
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::CutBatchIsClean) && ending.cut {
+            let (used, state, bare) = (frames.end, TailState::Clean, false);
+            self.tail = Some(Tail { used, state, bare, entries });
+            return Ok(());
+        }
         self.tail = Some(Tail { used: behind.used, state, bare: ending.bare, entries });
         Ok(())
     }

@@ -5,9 +5,10 @@
 //! cut down step by step and unlinked when it is short (SPEC section 10, trim, step 2). This and
 //! the sealing of a tail are the only places that shorten a file.
 //!
-//! A segment that a reader of this process is in, or whose map lives on in a payload, is unlinked
-//! whole: reading behind the end of a mapped file is fatal. Readers of other processes never map;
-//! they find a short file and learn from the slots that it was trimmed.
+//! A segment that a reader of this log is in, or whose map lives on in a payload, is unlinked
+//! whole: reading behind the end of a mapped file is fatal. So is every one while payloads of an
+//! earlier log of the directory live, in whatever process ([`Maps`](super::maps::Maps)). Views of
+//! other processes never map; they find a short file and learn from the slots that it was trimmed.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -142,12 +143,19 @@ impl Shared {
                 gate.removal.refused.push(leftover);
             }
         }
+        let is_last = !gate.removal.has_ready();
+        drop(gate);
+        if is_last {
+            self.maps.end_cut();
+        }
         true
     }
 
     fn shorten(&self, leftover: &mut Leftover) -> Result<Step> {
         let least = FRAMES_OFFSET.max(self.removal_step_bytes);
-        if leftover.file.is_none() && !leftover.is_in_use() {
+        let is_free = leftover.file.is_some() || !leftover.is_in_use();
+        let may_cut = is_free && self.maps.begin_cut(&*self.io);
+        if may_cut && leftover.file.is_none() {
             leftover.file = match self.io.open(&leftover.path, OpenHow::ReadWrite) {
                 Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Step::Gone),
                 opened => {
@@ -158,7 +166,8 @@ impl Shared {
             };
         }
         // The header and the slots stay: they tell whoever finds the file what it was.
-        if let Some((file, len)) = &mut leftover.file
+        if may_cut
+            && let Some((file, len)) = &mut leftover.file
             && *len > least
         {
             let shorter = len.saturating_sub(self.removal_step_bytes).max(FRAMES_OFFSET);

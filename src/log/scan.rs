@@ -227,6 +227,13 @@ pub(crate) fn frame_at(
 ) -> io::Result<Result<FrameHeader, Invalid>> {
     let room = window.file_len().saturating_sub(place.offset);
     let bytes = window.at(place.offset, FrameHeader::LEN)?;
+    #[cfg(planted)]
+    if crate::planted::is_active(crate::planted::Bug::ZerosAccepted)
+        && bytes == [0; FrameHeader::LEN]
+    {
+        let (len, lag, batch_end) = (0, None, true);
+        return Ok(Ok(FrameHeader { lsn, len, lag, time_ms, kind: 1, batch_end }));
+    }
     let header = match FrameHeader::decode(bytes, place, room) {
         Ok(header) => header,
         Err(e) => return Ok(Err(Invalid::Bytes(e))),

@@ -16,6 +16,7 @@ use oncelog_format::{FrameHeader, Place, SegmentHeader, encode_frame, frame_len,
 use super::cursors::CursorFile;
 use super::dir::DirLock;
 use super::fill::Filling;
+use super::maps::Maps;
 use super::options::{Batch, Options, WaitPolicy};
 use super::pins::Holds;
 use super::rebuild::Degraded;
@@ -24,6 +25,7 @@ use super::retention::{Retaining, Retention};
 use super::scan::Tally;
 use super::stats::LogStats;
 use super::tail::{Mark, Tail};
+use super::wait::Callers;
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Io;
@@ -57,12 +59,16 @@ pub(crate) struct Shared {
     /// How often the gate has turned, and the durable LSN, for those that look without the lock.
     pub(crate) turns: AtomicU64,
     pub(crate) durable: AtomicU64,
+    /// Callers that came since the last group was taken.
+    pub(crate) came: AtomicU64,
     /// There is work for the background thread.
     pub(crate) wanted: Condvar,
     /// There is work for the thread that fills.
     pub(crate) filling: Condvar,
     /// There is work for the thread that trims.
     pub(crate) trim_wanted: Condvar,
+    /// Shared with readers that enter a segment.
+    pub(crate) maps: Arc<Maps>,
     pub(crate) lock: Mutex<Option<DirLock>>,
     pub(crate) cursor_file: Mutex<CursorFile>,
 }
@@ -128,6 +134,7 @@ pub(crate) struct Gate {
     pub(crate) syncing: u64,
     /// Threads that wait for groups of even, and of odd numbers.
     pub(crate) grouped: (usize, usize),
+    pub(crate) callers: Callers,
     /// More became durable than a group: everybody has to look.
     pub(crate) moved: bool,
     /// The background thread waits for the tail.
@@ -208,6 +215,10 @@ impl Gate {
 
     /// Refuses what comes after the end.
     pub(crate) fn check_open(&self) -> Result<()> {
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::PoisonForgotten) {
+            return if self.closed { Err(closed()) } else { Ok(()) };
+        }
         if let Some(cause) = &self.poison {
             return Err(poisoned(cause));
         }
@@ -252,7 +263,7 @@ impl Shared {
     pub(crate) fn new(dir: PathBuf, options: &Options, lock: DirLock, gate: Gate) -> Self {
         let cursor_file = CursorFile::new(&dir, gate.holds.has_used_cursors());
         Self {
-            dir,
+            dir: dir.clone(),
             io: Arc::clone(&options.io),
             clock: Arc::clone(&options.clock),
             segment_bytes_max: options.segment_bytes_max,
@@ -268,9 +279,11 @@ impl Shared {
             wait_policy: options.wait_policy,
             turns: AtomicU64::new(0),
             durable: AtomicU64::new(0),
+            came: AtomicU64::new(0),
             wanted: Condvar::new(),
             filling: Condvar::new(),
             trim_wanted: Condvar::new(),
+            maps: Arc::new(Maps::new(dir)),
             lock: Mutex::new(Some(lock)),
             cursor_file: Mutex::new(cursor_file),
         }
@@ -302,6 +315,17 @@ impl Shared {
     ///
     /// Waits while the buffer is full, and starts a segment where the batch does not fit.
     pub(crate) fn enqueue(&self, batch: Batch<'_>, sync: bool) -> Result<LsnRange> {
+        self.enter(batch, sync).map(|(_, lsns)| lsns)
+    }
+
+    /// Puts a batch into the buffer and makes it durable.
+    pub(crate) fn append(&self, batch: Batch<'_>) -> Result<LsnRange> {
+        let (gate, lsns) = self.enter(batch, false)?;
+        self.make_durable(gate, lsns.last.get())?;
+        Ok(lsns)
+    }
+
+    fn enter<'a>(&'a self, batch: Batch<'_>, sync: bool) -> Result<(Guard<'a>, LsnRange)> {
         let bytes = self.check(batch)?;
         let mut gate = self.gate();
         let mut has_waited = false;
@@ -319,7 +343,8 @@ impl Shared {
                 gate = if gate.tail.is_some() { self.lead(gate, false) } else { self.wait(gate) };
                 gate.stats.count_wait_time(now().saturating_sub(since));
             } else {
-                return Ok(self.take_in(&mut gate, batch, sync));
+                let lsns = self.take_in(&mut gate, batch, sync);
+                return Ok((gate, lsns));
             }
         }
     }
@@ -380,11 +405,14 @@ impl Shared {
         gate.time_ms = self.clock.wall_ms().clamp(gate.time_ms, limits::TIME_MS_MAX);
         let last = batch.records.len().saturating_sub(1);
         for (i, record) in batch.records.iter().enumerate() {
+            // Over whole batches: the durable LSN moves from one group to the next.
+            let lag = FrameHeader::lag_of(gate.next_lsn, gate.durable.lsn);
+            #[cfg(planted)]
+            let lag = mistaken(lag, gate, i);
             let header = FrameHeader {
                 lsn: gate.next_lsn,
                 len: u32::try_from(record.len()).unwrap_or(u32::MAX),
-                // Over whole batches: the durable LSN moves from one group to the next.
-                lag: FrameHeader::lag_of(gate.next_lsn, gate.durable.lsn),
+                lag,
                 time_ms: gate.time_ms,
                 kind: batch.kind.as_u8(),
                 batch_end: i == last,
@@ -405,6 +433,21 @@ impl Shared {
             gate.parked = false;
             self.wanted.notify_one();
         }
+    }
+}
+
+/// What a planted bug has record `i` of a batch state, the next one to be encoded.
+#[cfg(planted)]
+fn mistaken(lag: Option<u32>, gate: &Gate, i: usize) -> Option<u32> {
+    use crate::planted::{Bug, is_active};
+    if is_active(Bug::WatermarkTooHigh) {
+        FrameHeader::lag_of(gate.next_lsn, gate.written.lsn)
+    } else if is_active(Bug::LagInBatch) && i > 0 {
+        Some(1)
+    } else if is_active(Bug::SaturatedLag) {
+        lag.map(|lag| lag.min(2))
+    } else {
+        lag
     }
 }
 

@@ -67,6 +67,49 @@ fn a_replay_in_its_stride_allocates_nothing_for_a_record() {
     log.close().unwrap();
 }
 
+/// Backward, offsets of a run are noted, in memory that one run after the other uses.
+#[test]
+fn a_replay_backward_in_its_stride_allocates_nothing_for_a_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = open(dir.path());
+    append(&log, 20_000, Durability::Buffered);
+    log.sync().unwrap();
+    let read = |count: u64| {
+        let mut reader = log.reader(log.next_lsn()).unwrap();
+        for _ in 0..count {
+            reader.prev().unwrap().unwrap();
+        }
+    };
+    read(20_000);
+    let once = measure(|| read(10_000));
+    let twice = measure(|| read(20_000));
+    assert!(twice.count_total < once.count_total + 40, "{once:?}, {twice:?}");
+    assert!(twice.bytes_max < 1 << 20, "{twice:?}");
+    figure(14, "allocations of 20,000 records read backward", twice.count_total);
+    log.close().unwrap();
+}
+
+/// The worst for reading backward: no index within the batch, and the most frames for its bytes.
+#[test]
+fn a_batch_of_many_empty_records_is_read_backward_in_one_megabyte() {
+    const COUNT: usize = 500_000;
+    let dir = tempfile::tempdir().unwrap();
+    let log = open(dir.path());
+    let records: Vec<&[u8]> = vec![b""; COUNT];
+    let batch = Batch { kind: RecordKind::RECORD, records: &records };
+    log.append_batch(batch, Durability::Synced).unwrap();
+    let info = measure(|| {
+        let mut reader = log.reader(log.next_lsn()).unwrap();
+        for _ in 0..COUNT {
+            reader.prev().unwrap().unwrap();
+        }
+        assert!(reader.prev().unwrap().is_none());
+    });
+    assert!(info.bytes_max < 1 << 20, "{info:?}");
+    figure(14, "most bytes that reading 500,000 empty records backward held", info.bytes_max);
+    log.close().unwrap();
+}
+
 #[test]
 fn the_memory_of_a_replay_does_not_grow_with_the_history() {
     let dir = tempfile::tempdir().unwrap();

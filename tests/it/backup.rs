@@ -119,6 +119,40 @@ fn a_backup_of_a_torn_log_leaves_out_what_is_dead() {
 }
 
 #[test]
+fn a_backup_has_the_cursors_of_the_log() {
+    let (home, dir) = place();
+    let log = open(&dir);
+    append_to(&log, 200);
+    log.cursor("indexer").unwrap().advance(lsn(60)).unwrap();
+    log.cursor("replica").unwrap().advance(lsn(201)).unwrap();
+    log.cursor("gone").unwrap().remove().unwrap();
+    let view = LogView::open(&dir, Arc::new(FsIo::new())).unwrap();
+    // Beyond the end of what the view saw.
+    append_to(&log, 220);
+    log.cursor("replica").unwrap().advance(lsn(215)).unwrap();
+    let check = |name: &str, report: BackupReport, replica: u64| {
+        let to = home.path().join(name);
+        check_copy(&log, &to, &report);
+        let (copy, _) = Log::open(&to, &Options::new()).unwrap();
+        assert_eq!(copy.cursor("indexer").unwrap().lsn().unwrap(), lsn(60));
+        assert_eq!(copy.cursor("replica").unwrap().lsn().unwrap(), lsn(replica));
+        assert_eq!(copy.trim(lsn(61)).unwrap_err().kind(), ErrorKind::Pinned);
+        copy.trim(lsn(60)).unwrap();
+        copy.close().unwrap();
+    };
+    check("copy", log.backup(home.path().join("copy")).unwrap(), 215);
+    check("view", view.backup(home.path().join("view")).unwrap(), 201);
+    // Nobody knows what is needed of a copy whose original nobody knew of.
+    log.close().unwrap();
+    std::fs::write(dir.join("CURSORS"), b"lost").unwrap();
+    let log = open(&dir);
+    log.backup(home.path().join("damaged")).unwrap();
+    let (copy, _) = Log::open(home.path().join("damaged"), &Options::new()).unwrap();
+    assert!(copy.trim(lsn(2)).is_err());
+    assert_eq!(read(&copy, 1).len(), 220);
+}
+
+#[test]
 fn a_backup_beside_writers_and_trims_is_consistent() {
     let (home, dir) = place();
     let log = open(&dir);
@@ -222,6 +256,7 @@ fn memory() -> (MemIo, Log) {
     let options = options().background(false).io(Arc::new(io.clone()));
     let (log, _) = Log::open(LOG, &options).unwrap();
     append_to(&log, RECORDS);
+    log.cursor("consumer").unwrap();
     (io, log)
 }
 
@@ -249,7 +284,8 @@ fn check_left(machine: Machine) -> Result<bool, String> {
     let records = read(&log, 1);
     let all = records.iter().map(|record| (record.lsn.get(), record.payload.to_vec()));
     if all.eq((1..=RECORDS).map(|lsn| (lsn, payload(lsn)))) {
-        return Ok(true);
+        let held = log.trim(lsn(2)).is_err_and(|e| e.kind() == ErrorKind::Pinned);
+        return if held { Ok(true) } else { Err("the cursor is gone".to_owned()) };
     }
     Err(format!("a log of {} records", records.len()))
 }

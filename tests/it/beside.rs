@@ -18,6 +18,15 @@ fn view(dir: &Path) -> LogView {
     LogView::open(dir, Arc::new(FsIo::new())).unwrap()
 }
 
+/// Stops a writer also where a check fails, which else would wait for it for ever.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Appends records that say their own LSN until told to stop, and trims behind itself.
 fn write(log: &Log, stop: &AtomicBool, trims: bool) -> Lsn {
     loop {
@@ -42,7 +51,8 @@ fn check(trims: bool) {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| write(&log, &stop, trims));
-        for _ in 0..30 {
+        let stopped = Stop(&stop);
+        for look in 0..30 {
             let view = view(&path);
             assert_eq!(view.severity(), Severity::Info, "{:#?}", view.findings());
             let mut found = Vec::new();
@@ -50,8 +60,13 @@ fn check(trims: bool) {
             assert_eq!(summary.severity, Severity::Info, "{found:#?}");
             assert!(summary.durable_lsn <= summary.last_lsn);
             read_all(&view);
+            // The log grows meanwhile: not too often.
+            if look < 3 {
+                read_back(&view);
+                back_up(&view, trims);
+            }
         }
-        stop.store(true, Ordering::Relaxed);
+        drop(stopped);
         let last = writer.join().unwrap();
         log.clone().close().unwrap();
         let view = view(&path);
@@ -79,6 +94,51 @@ fn read_all(view: &LogView) {
         }
     }
     assert_eq!(Some(lsn), view.last_lsn().map(Lsn::next));
+}
+
+/// From the last record to the oldest, or a typed gap where the rest was trimmed meanwhile.
+fn read_back(view: &LogView) {
+    let Some(last) = view.last_lsn() else { return };
+    let mut reader = view.reader(Some(last.next())).unwrap();
+    let mut times = Vec::new();
+    for lsn in (view.oldest_lsn().get()..=last.get()).rev() {
+        match reader.prev() {
+            Ok(record) => {
+                let record = record.unwrap();
+                assert_eq!(record.lsn.get(), lsn);
+                assert!(record.payload.starts_with(lsn.to_string().as_bytes()));
+                times.push((record.time_ms, record.lsn));
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Trimmed, "{error}");
+                return;
+            }
+        }
+    }
+    // The first record of each time: what was read last of it.
+    for pair in times.windows(2).filter(|pair| pair[0].0 > pair[1].0).take(5) {
+        match view.seek_time(pair[0].0) {
+            Ok(found) => assert_eq!(found, pair[0].1),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Trimmed, "{error}"),
+        }
+    }
+}
+
+/// A copy of what the view saw, whole; or a typed gap.
+fn back_up(view: &LogView, trims: bool) {
+    let home = tempfile::tempdir().unwrap();
+    let to = home.path().join("copy");
+    match view.backup(&to) {
+        Ok(report) => {
+            let copy = self::view(&to);
+            let summary = copy.verify(&mut |_| ()).unwrap();
+            assert_eq!(summary.severity, Severity::Info);
+            assert_eq!((summary.last_lsn, report.last_lsn), (view.last_lsn(), view.last_lsn()));
+            assert_eq!(copy.oldest_lsn(), view.oldest_lsn());
+            read_all(&copy);
+        }
+        Err(error) => assert!(trims && error.kind() == ErrorKind::Trimmed, "{error}"),
+    }
 }
 
 #[test]
@@ -128,4 +188,57 @@ fn one_segment_alone_is_judged_by_itself() {
         records += summary.records;
     }
     assert_eq!(records, 200);
+}
+
+/// A writer in a process of its own.
+#[cfg(feature = "cli")]
+#[test]
+fn a_view_of_another_process_is_read_both_ways_and_backed_up() {
+    use std::io::Write as _;
+    use std::process::{Command, Stdio};
+
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("log");
+    let mut child = Command::new(env!("CARGO_BIN_EXE_oncelog"))
+        .args(["append", "--segment-bytes", "65536", "--batch", "3"])
+        .arg(&path)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let stop = AtomicBool::new(false);
+    let last = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut lsn = 0_u64;
+            while !stop.load(Ordering::Relaxed) {
+                lsn += 1;
+                writeln!(input, "{lsn} {}", "x".repeat(usize::try_from(lsn % 700).unwrap()))
+                    .unwrap();
+            }
+            drop(input);
+            lsn
+        });
+        let stopped = Stop(&stop);
+        let mut seen = 0;
+        while seen < 5 {
+            // The child makes the log.
+            let Ok(view) = LogView::open(&path, Arc::new(FsIo::new())) else { continue };
+            if view.last_lsn().is_none() {
+                continue;
+            }
+            seen += 1;
+            assert_eq!(view.severity(), Severity::Info, "{:#?}", view.findings());
+            read_all(&view);
+            read_back(&view);
+            back_up(&view, false);
+        }
+        drop(stopped);
+        writer.join().unwrap()
+    });
+    assert!(child.wait().unwrap().success());
+    let view = view(&path);
+    assert_eq!(view.last_lsn().map(Lsn::get), Some(last));
+    read_back(&view);
+    back_up(&view, false);
 }

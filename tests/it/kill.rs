@@ -151,7 +151,8 @@ fn what_a_killed_process_had_acknowledged_is_there() {
         let mut dice = Dice::new(run);
         let moment = Moment::of(&mut dice);
         // From no time at all to about that of starting a process.
-        let spins = dice.below(1 << (4 + dice.below(18)));
+        let bits = 4 + dice.below(18);
+        let spins = dice.below(1 << bits);
         let kill = Kill { moment, spins, batch: 1 + run % 4, buffered: dice.below(2) == 0 };
         let (acknowledged, killed) = append_and_kill(&dir, base, kill);
         let last = check(&dir, base, acknowledged, run);

@@ -12,7 +12,6 @@
 )]
 
 mod backup;
-#[cfg(feature = "cli")]
 mod beside;
 mod broadcast;
 #[cfg(feature = "cli")]

@@ -28,3 +28,4 @@ mod log;
 mod planted;
 mod recovery;
 mod reference;
+mod retention;

@@ -2,6 +2,7 @@
 
 mod cursors;
 mod limits;
+mod maps;
 mod pins;
 mod removal;
 

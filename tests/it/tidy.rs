@@ -363,7 +363,7 @@ fn defined() -> BTreeSet<String> {
             let words: Vec<&str> = line.split_whitespace().collect();
             let defines = |pair: &&[&str]| ["fn", "struct", "enum", "trait"].contains(&pair[0]);
             let name = words.windows(2).find(defines).map(|pair| pair[1]);
-            let bug = words.get(1).filter(|word| **word == "=").map(|_| words[0]);
+            let bug = (words.len() == 1).then(|| words[0]).filter(|word| word.ends_with(','));
             for name in name.into_iter().chain(bug.filter(|_| path.ends_with("planted.rs"))) {
                 let end = name.find(|c: char| !c.is_alphanumeric() && c != '_');
                 found.insert(name[..end.unwrap_or(name.len())].to_owned());

@@ -10,7 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::Arc;
 
-use oncelog::{Batch, CreateMode, Durability, Log, Lsn, Options, RecordKind};
+use oncelog::io::fs::FsIo;
+use oncelog::{
+    Batch, CreateMode, Durability, ErrorKind, Log, LogView, Lsn, Options, RecordKind, Severity,
+};
 
 use super::child;
 use super::disk::{self, Disk, EXT4, Stage};
@@ -27,6 +30,9 @@ const FAILED: &str = "openat,pread64,pwrite64,fsync,fdatasync,ftruncate,fallocat
 const KILLED: &str = "openat,pwrite64,fsync,fdatasync,ftruncate,fallocate,rename,renameat,\
                       renameat2,unlink,unlinkat,mkdir,mkdirat,close";
 const ERRORS: [&str; 6] = ["EIO", "ENOSPC", "EROFS", "EDQUOT", "EMFILE", "EINTR"];
+
+/// Where the directory of a log is told to a process.
+const DIR: &str = "ONCELOG_MACHINE_LOG";
 
 /// Why nothing can be traced here.
 fn missing() -> Option<&'static str> {
@@ -77,6 +83,19 @@ fn append(by: &[String], dir: &Path, durability: &str, first: u64, count: u64) -
     Ran { last, status }
 }
 
+/// The command line of strace that strikes a call.
+fn strace(call: &str, inject: &str) -> Vec<String> {
+    let mut line = vec!["strace", "-f", "-qq", "-o", "/dev/null"];
+    // A signal is not delivered where the filter stops a call: strace(1) is slower without.
+    if !inject.starts_with("signal") {
+        line.push("--seccomp-bpf");
+    }
+    let mut line: Vec<String> = line.into_iter().map(str::to_owned).collect();
+    line.extend(["-e".to_owned(), format!("inject={call}:{inject}")]);
+    line.extend(["-e".to_owned(), format!("trace={call}")]);
+    line
+}
+
 /// What a log is before the run that is struck.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Start {
@@ -104,7 +123,7 @@ impl Bench {
         fs::create_dir_all(&left).unwrap();
         let mut bench = Self { home, start, durability, left, before: 0, cases: 0 };
         if start == Start::Killed {
-            let by = bench.strace("pwrite64", "signal=KILL:when=14", Path::new("/dev/null"));
+            let by = strace("pwrite64", "signal=KILL:when=11");
             let ran = append(&by, &bench.left, durability, 1, 20);
             assert!(ran.last > 3 && was_killed(&ran), "{} {:?}", ran.last, ran.status);
             bench.before = ran.last;
@@ -124,16 +143,6 @@ impl Bench {
             }
         }
         dir
-    }
-
-    #[expect(clippy::unused_self, reason = "reads as what it is for")]
-    fn strace(&self, call: &str, inject: &str, out: &Path) -> Vec<String> {
-        let out = out.to_str().unwrap();
-        let inject = format!("inject={call}:{inject}");
-        let line = ["strace", "-f", "-qq", "--seccomp-bpf", "-o", out, "-e", &inject, "-e"];
-        let mut line: Vec<String> = line.into_iter().map(str::to_owned).collect();
-        line.push(format!("trace={call}"));
-        line
     }
 
     /// How many lines the first record of the run is behind, and how many the run appends.
@@ -174,7 +183,7 @@ impl Bench {
     fn case(&mut self, call: &str, inject: &str) -> Ran {
         let dir = self.log();
         let (first, count) = self.lines(&dir);
-        let by = self.strace(call, inject, Path::new("/dev/null"));
+        let by = strace(call, inject);
         let ran = append(&by, &dir, self.durability, first, count);
         let what = format!("{call}:{inject}, {:?}, {}", self.start, self.durability);
         assert_ne!(ran.status.code(), Some(101), "{what}: a panic");
@@ -203,21 +212,27 @@ fn call_of(line: &str) -> Option<(&str, &str)> {
 
 /// The last LSN of a log, every record of which is its line.
 fn last_of(dir: &Path) -> u64 {
-    let view = match oncelog::LogView::open(dir, Arc::new(oncelog::io::fs::FsIo::new())) {
+    ends_of(dir).1
+}
+
+/// The oldest LSN of a log and the last one; every record between them is its line.
+fn ends_of(dir: &Path) -> (u64, u64) {
+    let view = match LogView::open(dir, Arc::new(FsIo::new())) {
         Ok(view) => view,
         // It was not made.
-        Err(e) if e.kind() == oncelog::ErrorKind::InvalidInput => return 0,
+        Err(e) if e.kind() == ErrorKind::InvalidInput => return (1, 0),
         Err(e) => panic!("{}: {e}", dir.display()),
     };
-    assert!(view.severity() <= oncelog::Severity::Torn, "{:?}", view.findings());
+    assert!(view.severity() < Severity::Unsupported, "{:?}", view.findings());
+    let oldest = view.oldest_lsn().get();
     let mut reader = view.reader(None).unwrap();
-    let mut last = 0;
+    let mut last = oldest - 1;
     while let Some(record) = reader.next().unwrap() {
         last += 1;
         assert_eq!(record.lsn.get(), last);
         assert_eq!(record.payload[..], *line(last).as_bytes(), "LSN {last} of {}", dir.display());
     }
-    last
+    (oldest, last)
 }
 
 /// Runs a test on an image where it may, else in memory.
@@ -283,31 +298,88 @@ fn what_the_program_printed_is_there_whichever_call_it_is_killed_at() {
     });
 }
 
-/// Everything that a log does, in a process that strace sees.
+/// Everything that a log does, in a process of its own, which says what was acknowledged, and how
+/// often its seam was called in the end.
 fn work(dir: &Path) {
     let seam = Seam::new(Lie::None);
     let options = Options::new().segment_bytes_max(65_536).create(CreateMode::IfMissing);
     let options = options.io(Arc::new(seam.clone()));
-    for run in 0..3_u64 {
+    for _ in 0..3 {
         let (log, _) = Log::open(dir, &options).unwrap();
-        for n in 0..40 {
-            let record = vec![1; usize::try_from(n * 997 % 9000).unwrap()];
+        for n in 0..16 {
+            let next = log.next_lsn().get();
+            let records = [line(next), line(next + 1)];
             let durability = if n % 3 == 0 { Durability::Buffered } else { Durability::Synced };
-            let batch = Batch { kind: RecordKind::RECORD, records: &[&record, b"and another"] };
-            log.append_batch(batch, durability).unwrap();
+            let records = [records[0].as_bytes(), records[1].as_bytes()];
+            let batch = Batch { kind: RecordKind::RECORD, records: &records };
+            let lsns = log.append_batch(batch, durability).unwrap();
+            if durability == Durability::Synced {
+                println!("\nappended {}", lsns.last);
+            }
         }
         log.sync().unwrap();
         let mut reader = log.reader(log.oldest_lsn()).unwrap();
         while reader.next().unwrap().is_some() {}
         drop(reader);
-        log.trim(Lsn::new(run * 80 + 60).unwrap()).unwrap();
+        let oldest = Lsn::new(log.next_lsn().get() - 5).unwrap();
+        log.trim(oldest).unwrap();
+        println!("trimmed {oldest}");
         log.close().unwrap();
     }
-    let mut out = String::new();
     for (call, count) in seam.counts() {
-        out.push_str(&format!("counted {call} {count}\n"));
+        println!("counted {call} {count}");
     }
-    print!("\n{out}");
+}
+
+/// The number behind a word of the last line that begins with it.
+fn last_told(told: &str, word: &str) -> u64 {
+    let lines = told.lines().rev().filter_map(|line| line.strip_prefix(word));
+    lines.filter_map(|number| number.trim().parse().ok()).next().unwrap_or(0)
+}
+
+/// A log that does everything, killed at one call of many.
+fn kill_work(dir: &Path, call: &str, nth: u64) -> bool {
+    let inject = format!("signal=KILL:when={nth}");
+    let by = strace(call, &inject);
+    let by: Vec<&str> = by.iter().map(String::as_str).collect();
+    let name = "outside::every_call_of_the_system_is_one_of_the_seam";
+    let output = child::wrapped(&by, name, "work").env(DIR, dir).output().unwrap();
+    let told = String::from_utf8(output.stdout).unwrap();
+    let (appended, trimmed) = (last_told(&told, "appended "), last_told(&told, "trimmed "));
+    let check = |(oldest, last): (u64, u64)| {
+        let what = format!("{call}:{inject}: {appended} was appended and {trimmed} trimmed");
+        assert!(oldest >= trimmed && last >= appended, "{what}, {oldest} to {last} are left");
+        last
+    };
+    let left = if dir.exists() { check(ends_of(dir)) } else { 0 };
+    let next = append(&["env".to_owned()], dir, "synced", left + 1, 1);
+    assert!(next.status.success(), "{call}:{inject}: {:?}", next.status);
+    check(ends_of(dir));
+    fs::remove_dir_all(dir).unwrap();
+    output.status.signal() == Some(9)
+}
+
+#[test]
+fn what_a_log_said_holds_whichever_call_of_a_roll_or_a_trim_it_is_killed_at() {
+    let name = "outside::what_a_log_said_holds_whichever_call_of_a_roll_or_a_trim_it_is_killed_at";
+    on_disk(name, |home| {
+        let dir = home.join("log");
+        let mut killed = 0;
+        // As many of each as such a run makes, or some more.
+        let calls =
+            [("unlink", 9), ("rename", 12), ("ftruncate", 12), ("fsync", 14), ("close", 60)];
+        let many = [("pwrite64", 150), ("fdatasync", 140)];
+        let step = if is_release() { 1 } else { 12 };
+        let many = many
+            .into_iter()
+            .flat_map(|(call, most)| (1..most).step_by(step).map(move |nth| (call, nth)));
+        let all = calls.into_iter().flat_map(|(call, most)| (1..=most).map(move |nth| (call, nth)));
+        for (call, nth) in all.chain(many) {
+            killed += u32::from(kill_work(&dir, call, nth));
+        }
+        figure(4, "logs killed at a chosen call, rolls and trims among them", killed);
+        assert!(killed > 50, "{killed}");
+    });
 }
 
 /// What strace saw of a process that touches a directory: calls by name. Several names of one call
@@ -316,7 +388,7 @@ fn seen(trace: &str, dir: &str) -> BTreeMap<String, u64> {
     let mut seen = BTreeMap::new();
     for line in trace.lines().filter(|line| line.contains(dir)) {
         let Some((_, call)) = call_of(line) else { continue };
-        let call = call.strip_suffix("at2").or(call.strip_suffix("at")).unwrap_or(call);
+        let call = call.strip_suffix("at2").or_else(|| call.strip_suffix("at")).unwrap_or(call);
         let call = match call {
             // A lock is given up as its file is closed: that is no call of the seam.
             "flock" if line.contains("LOCK_UN") => continue,
@@ -331,7 +403,7 @@ fn seen(trace: &str, dir: &str) -> BTreeMap<String, u64> {
 fn every_call_of_the_system_is_one_of_the_seam() {
     let name = "outside::every_call_of_the_system_is_one_of_the_seam";
     if child::part().is_some() {
-        return work(&PathBuf::from(std::env::var_os("ONCELOG_MACHINE_LOG").unwrap()));
+        return work(&PathBuf::from(std::env::var_os(DIR).unwrap()));
     }
     if let Some(reason) = missing() {
         return child::skip("the calls of the system and of the seam", reason);
@@ -340,8 +412,7 @@ fn every_call_of_the_system_is_one_of_the_seam() {
     let (dir, out) = (home.path().join("log"), home.path().join("trace"));
     let by = ["strace", "-f", "-y", "-qq", "-o", out.to_str().unwrap()];
     let by = [&by[..], &["-e", "trace=%file,%desc,msync,sync,syncfs"]].concat();
-    let output =
-        child::wrapped(&by, name, "work").env("ONCELOG_MACHINE_LOG", &dir).output().unwrap();
+    let output = child::wrapped(&by, name, "work").env(DIR, &dir).output().unwrap();
     let told = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{told}");
     let counted: Counts = told
@@ -352,11 +423,11 @@ fn every_call_of_the_system_is_one_of_the_seam() {
             Some((*call, count.parse().unwrap()))
         })
         .collect();
-    let seen = seen(&fs::read_to_string(&out).unwrap(), dir.to_str().unwrap());
+    let seen = seen(&fs::read_to_string(&out).unwrap(), home.path().to_str().unwrap());
     println!("counted {counted:?}, seen {seen:?}");
     let of = |call: &str| counted.get(call).copied().unwrap_or(0);
     let mut expect: BTreeMap<&str, u64> = BTreeMap::from([
-        ("open", of("open") + of("list") + of("sync_dir")),
+        ("open", of("open") + of("open_dir") + of("list") + of("sync_dir")),
         ("pread64", of("read")),
         ("pwrite64", of("write")),
         ("fdatasync", of("sync")),
@@ -366,7 +437,7 @@ fn every_call_of_the_system_is_one_of_the_seam() {
         ("rename", of("rename")),
         ("unlink", of("remove")),
         ("mkdir", of("create_dir")),
-        ("flock", of("lock")),
+        ("flock", of("lock") + of("lock_shared")),
         ("mmap", of("map")),
         ("fadvise64", of("evict")),
         ("statfs", of("blocks")),
@@ -376,7 +447,7 @@ fn every_call_of_the_system_is_one_of_the_seam() {
         assert_eq!(seen.get(*call), Some(count), "{call}");
     }
     // What else there is looks, lists and closes.
-    let other = ["close", "fstat", "newfst", "st", "statx", "getdents64", "lseek", "fcntl"];
+    let other = ["close", "fstat", "newfstat", "statx", "getdents64", "lseek", "fcntl"];
     for call in seen.keys().filter(|call| !expect.contains_key(call.as_str())) {
         assert!(other.contains(&call.as_str()), "{call} goes around the seam");
     }
@@ -384,8 +455,9 @@ fn every_call_of_the_system_is_one_of_the_seam() {
 }
 
 /// The calls that a seam counts.
-const CALLS: [&str; 17] = [
+const CALLS: [&str; 19] = [
     "open",
+    "open_dir",
     "list",
     "kind",
     "rename",
@@ -399,6 +471,7 @@ const CALLS: [&str; 17] = [
     "set_len",
     "allocate",
     "lock",
+    "lock_shared",
     "map",
     "evict",
     "blocks",

@@ -55,6 +55,12 @@ impl Io for Seam {
         Ok(Arc::new(SeamFile { seam: self.clone(), file }))
     }
 
+    fn open_dir(&self, dir: &Path) -> io::Result<Arc<dyn IoFile>> {
+        self.count("open_dir");
+        let file = self.io.open_dir(dir)?;
+        Ok(Arc::new(SeamFile { seam: self.clone(), file }))
+    }
+
     fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
         self.count("list");
         self.io.list(dir)
@@ -135,6 +141,11 @@ impl IoFile for SeamFile {
     fn try_lock(&self) -> io::Result<bool> {
         self.seam.count("lock");
         self.file.try_lock()
+    }
+
+    fn try_lock_shared(&self) -> io::Result<bool> {
+        self.seam.count("lock_shared");
+        self.file.try_lock_shared()
     }
 
     fn map(&self, len: u64) -> io::Result<Bytes> {

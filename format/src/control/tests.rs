@@ -3,6 +3,9 @@ use crate::message::{
     AckMode, BroadcastHeader, BroadcastId, Fingerprint, FingerprintField, Resource, Scope, TimeTick,
 };
 
+/// Miri is a thousand times slower: it meets one bit of this many.
+const STEP: usize = if cfg!(miri) { 199 } else { 1 };
+
 fn accepted(job: JobLink) -> Accepted {
     Accepted {
         header: BroadcastHeader {
@@ -147,7 +150,7 @@ fn every_record_decodes_to_what_was_encoded() {
 #[test]
 fn every_cut_of_every_record_is_an_error() {
     for (record, bytes) in records() {
-        for len in 0..bytes.len() {
+        for len in (0..bytes.len()).step_by(STEP) {
             let cut = ControlRecord::decode(bytes.get(..len).unwrap());
             assert!(cut.is_err(), "{} cut at {len}: {cut:?}", record.body.name());
         }
@@ -157,7 +160,7 @@ fn every_cut_of_every_record_is_an_error() {
 #[test]
 fn every_flipped_bit_decodes_to_something_that_encodes_the_same_or_is_an_error() {
     for (_, bytes) in records() {
-        for at in 0..bytes.len() * 8 {
+        for at in (0..bytes.len() * 8).step_by(STEP) {
             let mut flipped = bytes.clone();
             *flipped.get_mut(at / 8).unwrap() ^= 1 << (at % 8);
             if let Ok(record) = ControlRecord::decode(&flipped)

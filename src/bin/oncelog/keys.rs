@@ -53,9 +53,9 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
         let compared = view.verify_checkpoints()?;
         let line = format!("{compared} checkpoints are what the records before them come to");
         if json {
-            out.object(&json!({ "checkpoints_compared": compared }))?
+            out.object(&json!({ "checkpoints_compared": compared }))?;
         } else {
-            out.line(&line)?
+            out.line(&line)?;
         }
     } else if args.summary {
         print_summary(&view.window(at_ms), &mut out)?;

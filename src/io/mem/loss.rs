@@ -1,7 +1,7 @@
 //! Which parts of what was not synced survive a power loss: all ways when they are few, else a
 //! seeded choice that begins with the telling ones.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use super::machine::{Machine, Node, ROOT};
@@ -154,7 +154,9 @@ impl Machine {
 }
 
 /// Up to `limit` different ways to survive, each with one version for every element of `unsynced`:
-/// every way there is, when there are no more than that.
+/// every way there is, when there are no more than that. Else nothing, everything, what was written
+/// up to each step, everything up to each place, each thing alone and everything but it come first,
+/// as far as half of them goes, and seeded mixtures then.
 #[must_use]
 pub fn survivors(unsynced: &[Unsynced], limit: usize, dice: &mut Dice) -> Vec<Vec<usize>> {
     let ways = unsynced
@@ -181,44 +183,77 @@ fn every(unsynced: &[Unsynced]) -> Vec<Vec<usize>> {
     found
 }
 
+/// Ways that tell more than others.
+#[derive(Clone, Copy, Debug)]
+enum Telling {
+    /// The order of writing is kept up to this step.
+    UpTo(u64),
+    /// The order of places is kept up to this one.
+    Before(usize),
+    Without(usize),
+    Alone(usize),
+}
+
+impl Telling {
+    fn way(self, unsynced: &[Unsynced]) -> Vec<usize> {
+        let newest = |keeps: &dyn Fn(usize) -> bool| {
+            let all = unsynced.iter().enumerate();
+            all.map(|(k, u)| if keeps(k) { u.version_count() } else { 0 }).collect()
+        };
+        match self {
+            Self::UpTo(step) => unsynced.iter().map(|u| u.version_at(step)).collect(),
+            Self::Before(end) => newest(&|k| k < end),
+            Self::Without(one) => newest(&|k| k != one),
+            Self::Alone(one) => newest(&|k| k == one),
+        }
+    }
+}
+
 fn chosen(unsynced: &[Unsynced], limit: usize, dice: &mut Dice) -> Vec<Vec<usize>> {
-    let each = |f: &mut dyn FnMut(usize, &Unsynced) -> usize| -> Vec<usize> {
-        unsynced.iter().enumerate().map(|(k, u)| f(k, u)).collect()
-    };
-    let mut found = BTreeSet::new();
-    let mut add = |way| {
-        if found.len() < limit {
-            found.insert(way);
+    let each =
+        |f: &mut dyn FnMut(&Unsynced) -> usize| -> Vec<usize> { unsynced.iter().map(f).collect() };
+    let (mut found, mut known) = (Vec::new(), HashSet::new());
+    let mut add = |way: Vec<usize>| {
+        if found.len() < limit && known.insert(way.clone()) {
+            found.push(way);
         }
     };
-    add(each(&mut |_, _| 0));
-    add(each(&mut |_, u| u.version_count()));
-    add(each(&mut |_, u| if u.is_entry() { u.version_count() } else { 0 }));
-    add(each(&mut |_, u| if u.is_entry() { 0 } else { u.version_count() }));
+    add(each(&mut |_| 0));
+    add(each(&mut Unsynced::version_count));
+    add(each(&mut |u| if u.is_entry() { u.version_count() } else { 0 }));
+    add(each(&mut |u| if u.is_entry() { 0 } else { u.version_count() }));
+    let steps: BTreeSet<u64> = unsynced.iter().flat_map(|u| u.steps.iter().copied()).collect();
+    let mut telling: Vec<Telling> = steps.into_iter().map(Telling::UpTo).collect();
+    for k in 0..unsynced.len() {
+        telling.extend([Telling::Before(k), Telling::Without(k), Telling::Alone(k)]);
+    }
+    for taken in 0..telling.len().min(limit / 2) {
+        let drawn = taken + dice.index(telling.len() - taken);
+        telling.swap(taken, drawn);
+        if let Some(one) = telling.get(taken) {
+            add(one.way(unsynced));
+        }
+    }
     // Repeats cost a round and add nothing; there are more ways than `limit`.
-    for round in 0..limit * 2 {
+    for round in 0..limit {
+        let odds = [2, 8].get(round % 3);
         let one = dice.index(unsynced.len());
-        let versions = unsynced.get(one).map_or(0, Unsynced::version_count);
-        add(match round % 6 {
-            // The order of writing is kept up to some step.
-            0 => {
-                let step = unsynced.get(one).map_or(0, |u| u.step(dice.index(versions)));
-                each(&mut |_, u| u.version_at(step))
-            }
-            // One thing is missing, or one thing is all there is.
-            1 => each(&mut |k, u| if k == one { 0 } else { u.version_count() }),
-            2 => each(&mut |k, u| if k == one { u.version_count() } else { 0 }),
-            3 => {
-                let version = dice.index(versions + 1);
-                each(&mut |k, u| if k == one { version } else { u.version_count() })
-            }
+        add(match odds {
             // Half, and most.
-            4 => each(&mut |_, u| dice.index(u.version_count() + 1)),
-            _ => each(&mut |_, u| match dice.below(8) {
+            Some(odds) => each(&mut |u| match dice.below(*odds) {
                 0 => dice.index(u.version_count() + 1),
                 _ => u.version_count(),
             }),
+            // One thing in any version, with all that was written before it.
+            None => {
+                let step = unsynced.get(one).map_or(0, |u| u.step(dice.index(u.version_count())));
+                let mut way = each(&mut |u| u.version_at(step));
+                if let (Some(version), Some(u)) = (way.get_mut(one), unsynced.get(one)) {
+                    *version = dice.index(u.version_count() + 1);
+                }
+                way
+            }
         });
     }
-    found.into_iter().collect()
+    found
 }

@@ -125,6 +125,31 @@ impl Machine {
         self.fail_sync(self.resolve(path.as_ref())?, &mut Dice::new(seed))
     }
 
+    /// Fails the sync of every file that has something to sync, as a process is told that is about to
+    /// end: any part is on disk, all of it counts as synced, and nobody is told of it again.
+    pub fn fail_syncs(&mut self, seed: u64) {
+        let mut dice = Dice::new(seed);
+        let dirty = |(ino, file): (Ino, &FileNode)| (!file.is_settled()).then_some(ino);
+        let inos: Vec<Ino> = self.files().filter_map(dirty).collect();
+        for ino in inos {
+            if self.fail_sync(ino, &mut dice).is_ok()
+                && let Ok(file) = self.file_mut(ino)
+            {
+                file.failure_told = true;
+            }
+        }
+    }
+
+    /// Fails the sync of a directory: each unsynced entry is on disk or not, and all of them count
+    /// as synced.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` without the directory.
+    pub fn fail_dir_sync(&mut self, path: impl AsRef<Path>, seed: u64) -> io::Result<()> {
+        self.fail_sync_dir(path.as_ref(), &mut Dice::new(seed))
+    }
+
     /// Makes everything durable, as a clean shutdown of the machine does.
     pub fn sync_all(&mut self) {
         for node in &mut self.nodes {
@@ -170,6 +195,11 @@ impl Machine {
     fn parent<'p>(&self, path: &'p Path) -> io::Result<(Ino, &'p OsStr)> {
         let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
         Ok((self.resolve(path.parent().unwrap_or_else(|| Path::new("")))?, name))
+    }
+
+    pub(super) fn resolve_dir(&self, path: &Path) -> io::Result<Ino> {
+        let ino = self.resolve(path)?;
+        self.dir(ino).map(|_| ino)
     }
 
     pub(super) fn file(&self, ino: Ino) -> io::Result<&FileNode> {
@@ -299,7 +329,7 @@ impl Machine {
             0 => 0,
             _ => 1 + dice.index(versions),
         };
-        file.land(|_, n| pick(n, dice), |n| len_dice.index(n + 1));
+        file.fail(|_, n| pick(n, dice), |n| len_dice.index(n + 1));
         file.failures += 1;
         file.failure_told = false;
         Ok(())

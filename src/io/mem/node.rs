@@ -1,9 +1,10 @@
 //! A file and a directory in memory: what a process sees, what the disk holds, what lies between.
 //!
-//! Since the last sync of a file every version of a sector and every length is kept, with the number of the step that wrote it,
-//! because a power loss may leave any of them. A directory keeps its unsynced changes the same way.
+//! Since the last sync of a file every version of a sector and every length is kept, with the
+//! number of the step that wrote it, because a power loss may leave any of them. A directory keeps
+//! its unsynced changes the same way.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 
 use super::image::{Held, Image, SECTOR, SECTOR_LEN, hold, same, to_u64, to_usize};
@@ -43,6 +44,9 @@ pub(super) struct FileNode {
     pub(super) failures: u64,
     /// Whether anyone was told of the last.
     pub(super) failure_told: bool,
+    /// Blocks that a failed sync was to write for the first time: as long as they are in the cache,
+    /// the file system takes them for written, and no later sync writes what they hold (ext4).
+    stuck: BTreeSet<u64>,
 }
 
 impl FileNode {
@@ -147,7 +151,9 @@ impl FileNode {
         let top = self.unsynced.last().map_or(0, |v| (v.at + 1) * SECTOR);
         let versions = std::mem::take(&mut self.unsynced);
         for group in versions.chunk_by(|a, b| a.at == b.at) {
-            if let Some(Version { at, held, .. }) = group.last() {
+            if let Some(Version { at, held, .. }) = group.last()
+                && !self.stuck.contains(&block_of(*at))
+            {
                 self.disk.put(*at, held.clone());
             }
         }
@@ -185,6 +191,19 @@ impl FileNode {
         }
     }
 
+    /// What a failed sync leaves of a choice, as [`FileNode::land`].
+    pub(super) fn fail(
+        &mut self,
+        sector: impl FnMut(u64, usize) -> usize,
+        len: impl FnOnce(usize) -> usize,
+    ) {
+        let blocks: BTreeSet<u64> = self.unsynced.iter().map(|v| block_of(v.at)).collect();
+        self.land(sector, len);
+        let disk = &self.disk;
+        let is_written = |at: u64| disk.sector(at).is_some();
+        self.stuck.extend(blocks.into_iter().filter(|block| !sectors_of(*block).any(is_written)));
+    }
+
     /// True when cache and disk are the same for certain: a power loss changes nothing.
     pub(super) fn is_settled(&self) -> bool {
         let clean = self.unsynced.is_empty() && self.unsynced_lens.is_empty();
@@ -197,6 +216,7 @@ impl FileNode {
         self.cache.clone_from(&self.disk);
         self.len = self.disk_len;
         (self.failures, self.failure_told) = (0, false);
+        self.stuck.clear();
     }
 
     /// Sectors that count as synced while the disk holds other bytes: a failed sync left them.
@@ -209,6 +229,23 @@ impl FileNode {
     /// Drops a clean sector from the cache, so that the next read takes it from the disk.
     pub(super) fn evict(&mut self, at: u64) {
         self.cache.put(at, self.disk.sector(at).cloned());
+        let block = block_of(at);
+        if self.stuck.contains(&block)
+            && !self.deceptive().into_iter().any(|at| block_of(at) == block)
+        {
+            self.stuck.remove(&block);
+        }
+    }
+
+    /// Drops what stands in a range of bytes from the cache where a later sync would not write it.
+    /// The rest stays: a system need not take the advice.
+    pub(super) fn evict_range(&mut self, from: u64, to: u64) {
+        let within = from / SECTOR..to.div_ceil(SECTOR);
+        for at in self.deceptive().into_iter().filter(|at| within.contains(at)) {
+            if self.stuck.contains(&block_of(at)) {
+                self.evict(at);
+            }
+        }
     }
 
     /// Blocks in `from..to` bytes that are not handed out yet.
@@ -254,6 +291,14 @@ impl FileNode {
     pub(super) fn digest(&self) -> u64 {
         mix(mix(self.len) ^ self.cache.digest())
     }
+}
+
+fn block_of(sector: u64) -> u64 {
+    sector / (BLOCK / SECTOR)
+}
+
+fn sectors_of(block: u64) -> std::ops::Range<u64> {
+    block * (BLOCK / SECTOR)..(block + 1) * (BLOCK / SECTOR)
 }
 
 /// A change of a directory that is not synced.

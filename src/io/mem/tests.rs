@@ -163,6 +163,34 @@ fn a_failed_sync_cleans_what_it_did_not_write_and_another_sync_proves_nothing() 
 }
 
 #[test]
+fn a_block_that_a_failed_sync_was_to_write_first_is_lost_until_it_leaves_the_cache() {
+    let seeds = (0..50).filter(|seed| {
+        let (io, file) = fresh();
+        durable(&io, &file);
+        io.seed(*seed);
+        file.write_all_at(&[1; 4096], 0).unwrap();
+        io.arm(Which::Kind(CallKind::Sync), 1, 1, Fault::Error(EIO));
+        assert_eq!(file.sync().unwrap_err().raw_os_error(), Some(EIO));
+        let mut reached = [0; 4096];
+        let left = io.machine().evict(|_| true).bytes("/a").unwrap();
+        reached[..left.len()].copy_from_slice(&left);
+        if reached != [0; 4096] {
+            return false;
+        }
+        let again = |bytes: [u8; 4096]| {
+            file.write_all_at(&bytes, 0).unwrap();
+            file.sync().unwrap();
+            io.machine().power_loss(&[], &[]).bytes("/a").unwrap().iter().any(|byte| *byte > 0)
+        };
+        assert!(!again([1; 4096]) && !again([2; 4096]), "in the cache it is taken for written");
+        file.evict(0..4096).unwrap();
+        assert!(again([1; 4096]), "it is asked for again");
+        true
+    });
+    assert!(seeds.count() > 5);
+}
+
+#[test]
 fn each_description_is_told_of_a_failed_write_back_once() {
     let (io, first) = fresh();
     let second = io.open(Path::new("/a"), OpenHow::ReadWrite).unwrap();
@@ -248,6 +276,40 @@ fn the_lock_belongs_to_one_description() {
     assert!(!second.try_lock().unwrap());
     drop(first);
     assert!(second.try_lock().unwrap());
+}
+
+/// What both file systems say of the locks of a directory.
+#[track_caller]
+pub(in crate::io) fn check_locks(io: &dyn Io, dir: &Path) {
+    let [first, second, third] = [(); 3].map(|()| io.open_dir(dir).unwrap());
+    assert!(first.try_lock_shared().unwrap() && second.try_lock_shared().unwrap());
+    assert!(first.try_lock_shared().unwrap(), "again");
+    assert!(!third.try_lock().unwrap());
+    // A conversion that is refused costs the lock that was there.
+    assert!(!first.try_lock().unwrap());
+    drop(second);
+    assert!(third.try_lock().unwrap());
+    assert!(!first.try_lock_shared().unwrap() && !first.try_lock().unwrap());
+    assert!(third.try_lock_shared().unwrap() && first.try_lock_shared().unwrap());
+    drop(third);
+    assert!(first.try_lock().unwrap(), "alone, it becomes the exclusive one");
+    drop(first);
+    assert!(io.open_dir(dir).unwrap().try_lock().unwrap());
+}
+
+#[test]
+fn the_locks_of_a_directory_are_shared_or_exclusive() {
+    let (io, _file) = fresh();
+    io.create_dir(Path::new("/d")).unwrap();
+    check_locks(&io, Path::new("/d"));
+    let no_dir = |path| io.open_dir(Path::new(path)).unwrap_err().kind();
+    assert_eq!(no_dir("/a"), io::ErrorKind::NotADirectory);
+    assert_eq!(no_dir("/b"), io::ErrorKind::NotFound);
+    let held = io.open_dir(Path::new("/d")).unwrap();
+    assert!(held.try_lock_shared().unwrap());
+    io.kill();
+    let next = MemIo::new(io.machine());
+    assert!(next.open_dir(Path::new("/d")).unwrap().try_lock().unwrap());
 }
 
 #[test]

@@ -18,6 +18,7 @@ use crate::log::dir::{self, Fault, refusal};
 use crate::log::facts::{CURSORS_NAME, SPARE_SUFFIX};
 use crate::log::finding::{Finding, FindingKind, Severity};
 use crate::log::pins::Holder;
+use crate::log::survey::Survey;
 
 type Outcome<T> = Result<T, Fault>;
 
@@ -133,6 +134,30 @@ impl CursorFacts {
             let ignored = Finding::new(FindingKind::CursorIgnored, Severity::Degraded, path);
             self.ignored.push(ignored.at_offset(offset).saying(expected, found));
         }
+    }
+}
+
+impl Survey {
+    /// Before the frames of the tail: beside a writer, a cursor is never ahead of what is read later.
+    pub(in crate::log) fn read_cursors(&mut self, io: &dyn Io) {
+        if let Some(uuid) = self.uuid.filter(|_| self.listing.cursors) {
+            self.cursors = CursorFacts::read(io, &self.dir, uuid);
+        }
+    }
+
+    pub(in crate::log) fn judge_cursors(&mut self) {
+        let facts = &self.cursors;
+        let mut findings: Vec<Finding> =
+            facts.damage.iter().chain(&facts.ignored).cloned().collect();
+        let next = self.last.saturating_add(1);
+        let ahead = |stand: &Stand| self.tail.is_some() && stand.lsn > next;
+        for (name, stand) in facts.cursors.iter().filter(|(_, stand)| ahead(stand)) {
+            let path = self.dir.join(CURSORS_NAME);
+            let ahead = Finding::new(FindingKind::CursorAhead, Severity::Degraded, &path);
+            findings
+                .push(ahead.at_lsn(stand.lsn).saying(format!("at most LSN {next}"), name.clone()));
+        }
+        self.findings.extend(findings);
     }
 }
 

@@ -6,12 +6,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use oncelog::io::Io as _;
-use oncelog::testing::{CallKind, Dice, EIO, ENOSPC, Fault, Machine, MemIo, Which, survivors};
+use oncelog::io::Io;
+use oncelog::testing::{
+    CallKind, Dice, EDQUOT, EIO, ENOSPC, Fault, Machine, MemIo, Which, survivors,
+};
 use oncelog::{
-    Batch, Check, Clock, CreateMode, Durability, ErrorKind, Fill, Log, Lsn, Options, RecordKind,
+    Batch, Check, Clock, CreateMode, Durability, ErrorKind, Fill, Log, Lsn, LsnRange, Options,
+    Pending, RecordKind,
 };
 
+use super::crowd::{Meanwhile, Meeting};
+use super::hold::{self, Held, Hold};
 use super::oracle::{End, Oracle, count_of};
 
 /// Where the log lies.
@@ -28,6 +33,12 @@ pub(crate) enum Op {
     Synced(Vec<usize>),
     /// The same, buffered.
     Buffered(Vec<usize>),
+    /// Batches of several appenders, each of which waits, and records of others that come in, one
+    /// at each write and at each sync of the first ones.
+    Crowd {
+        waiting: Vec<Vec<usize>>,
+        meanwhile: Vec<usize>,
+    },
     Flush,
     Sync,
     /// Trims this many quarters of what is durable.
@@ -36,6 +47,10 @@ pub(crate) enum Op {
     IdleSlot,
     /// A step of filling ahead.
     Fill,
+    /// The files of trimmed segments are removed, step by step.
+    Remove,
+    /// A segment that is degraded is rebuilt.
+    Rebuild,
     Close,
     Kill,
     /// A kill, and the system drops clean pages.
@@ -49,6 +64,10 @@ pub(crate) enum Op {
     FailSyncDir,
     /// The next write fails, or takes so many bytes.
     FailWrite(Option<usize>),
+    /// The system fails to write the newest segment back, behind everyone's back.
+    FailWriteBack,
+    /// What is kept, and what goes.
+    Hold(Hold),
 }
 
 /// A persistence point: what a crash there finds.
@@ -68,12 +87,16 @@ struct Notes {
 /// A process, its log, and what its caller relies on.
 pub(crate) struct Driver {
     io: MemIo,
+    meanwhile: Meanwhile,
+    /// The fault that may meet any call.
+    armed: Option<Fault>,
     log: Option<Log>,
     notes: Arc<Mutex<Notes>>,
     dice: Dice,
+    pub(crate) held: Held,
     /// Faults that had struck when the step began.
     struck: u64,
-    poisoned: bool,
+    pub(crate) poisoned: bool,
     full: bool,
 }
 
@@ -95,14 +118,16 @@ impl Clock for Wanderer {
 }
 
 /// How every log of these tests is opened.
-pub(crate) fn options(io: &MemIo) -> Options {
+pub(crate) fn options(io: impl Io) -> Options {
     Options::new()
         .segment_bytes_max(SEGMENT_BYTES)
         .create(CreateMode::IfMissing)
         .background(false)
+        .retention(hold::retention())
+        .removal_step_bytes(hold::STEP_BYTES)
         .fill(Fill::Zero)
         .clock(Arc::new(Wanderer::default()))
-        .io(Arc::new(io.clone()))
+        .io(Arc::new(io))
 }
 
 impl Driver {
@@ -113,8 +138,18 @@ impl Driver {
         let io = MemIo::default();
         let mut dice = Dice::new(seed);
         io.seed(dice.roll());
-        let mut driver =
-            Self { io, log: None, notes, dice, struck: 0, poisoned: false, full: false };
+        let mut driver = Self {
+            io,
+            meanwhile: Meanwhile::default(),
+            armed: None,
+            log: None,
+            notes,
+            dice,
+            held: Held::default(),
+            struck: 0,
+            poisoned: false,
+            full: false,
+        };
         driver.start(machine);
         driver
     }
@@ -122,6 +157,24 @@ impl Driver {
     /// Any call may be the one that fails.
     pub(crate) fn arm_anywhere(&mut self, nth: u64, times: u64, fault: Fault) {
         self.io.arm(Which::Any, nth, times, fault);
+        self.armed = Some(fault);
+    }
+
+    /// An armed fault has met a call.
+    pub(crate) fn is_met(&self) -> bool {
+        self.io.struck() > 0
+    }
+
+    /// A refusal for space is told as what it is, and nothing else is told as one.
+    fn is_told(&self, kind: ErrorKind) -> Result<(), String> {
+        match self.armed {
+            // A short count may end in a full disk.
+            Some(Fault::Error(number)) if kind == ErrorKind::StoreFull && !self.full => {
+                let is_full = number == ENOSPC || number == EDQUOT;
+                is_full.then_some(()).ok_or_else(|| format!("{number} is told as a full store"))
+            }
+            _ => Ok(()),
+        }
     }
 
     pub(crate) fn disarm(&self) {
@@ -146,16 +199,20 @@ impl Driver {
         }
     }
 
-    /// A fault has met this step.
-    fn is_struck(&self) -> bool {
-        self.io.struck() > self.struck
+    /// A fault has met this step, or one that nobody was told of waits for its next sync.
+    pub(crate) fn is_struck(&self) -> bool {
+        self.io.struck() > self.struck || self.oracle(|o| o.failing)
     }
 
-    fn oracle<T>(&self, f: impl FnOnce(&mut Oracle) -> T) -> T {
+    fn options(&self) -> Options {
+        options(Meeting { io: self.io.clone(), meanwhile: self.meanwhile.clone() })
+    }
+
+    pub(crate) fn oracle<T>(&self, f: impl FnOnce(&mut Oracle) -> T) -> T {
         f(&mut self.notes.lock().unwrap().oracle)
     }
 
-    fn log(&self) -> &Log {
+    pub(crate) fn log(&self) -> &Log {
         self.log.as_ref().unwrap()
     }
 
@@ -187,14 +244,18 @@ impl Driver {
     /// Opens the log and compares it with the oracle.
     pub(crate) fn open(&mut self, end: End) -> Result<(), String> {
         self.poisoned = false;
+        // What a failed sync left, the system may drop at any time, and whoever opens the log does.
+        let dropped = self.io.machine().deceptive_count() > 0;
         let created = self.oracle(|o| {
-            if end == End::Power || end == End::Evict {
+            if end == End::Power || end == End::Evict || dropped {
                 o.written = o.promised;
             }
+            o.failing &= end != End::Power;
             o.created
         });
-        let mut opened = Log::open(DIR, &options(&self.io));
+        let mut opened = Log::open(DIR, &self.options());
         if let Err(e) = &opened {
+            self.is_told(e.kind())?;
             // A fault that was armed may have met the open; only making a log needs space.
             let excused = match e.kind() {
                 ErrorKind::Io => self.is_struck(),
@@ -207,10 +268,19 @@ impl Driver {
             self.io.disarm();
             self.io.set_free_blocks(None);
             self.full = false;
-            opened = Log::open(DIR, &options(&self.io));
+            opened = Log::open(DIR, &self.options());
         }
-        let (log, _) = opened.map_err(|e| format!("G4: open: {} ({})", chain(&e), e.kind()))?;
+        let (log, report) =
+            opened.map_err(|e| format!("G4: open: {} ({})", chain(&e), e.kind()))?;
+        let is_unread = hold::is_unread(&report);
+        if is_unread && !self.is_struck() {
+            return Err(format!("G4: cursors: {:?}", report.findings));
+        }
+        self.held = Held::new(is_unread);
         let mut oracle = self.oracle(|o| o.clone());
+        if !is_unread {
+            oracle.cursor.check(&log)?;
+        }
         let mut checked = oracle.check(&log);
         if checked.is_err() && self.is_struck() {
             // The fault may have met the reading.
@@ -230,6 +300,7 @@ impl Driver {
         match op {
             Op::Synced(lens) => self.append(lens, Durability::Synced),
             Op::Buffered(lens) => self.append(lens, Durability::Buffered),
+            Op::Crowd { waiting, meanwhile } => self.crowd(waiting, meanwhile),
             Op::Flush => {
                 let done = self.log().flush();
                 self.settle(done, |o, last| o.written = last)
@@ -248,6 +319,15 @@ impl Driver {
                 // Whatever befalls a spare is harmless; a failed sync of the tail is final.
                 let done = self.log().fill_step().map(drop);
                 self.settle(done, |_, _| {})
+            }
+            Op::Remove => {
+                // A refusal puts a file aside.
+                while self.log().remove_step().unwrap_or(false) {}
+                Ok(())
+            }
+            Op::Rebuild => {
+                while self.log().rebuild_step() {}
+                Ok(())
             }
             Op::Close => {
                 let done = self.log.take().unwrap().close();
@@ -275,6 +355,14 @@ impl Driver {
             Op::FailSyncDir => self.arm(CallKind::SyncDir, Fault::Error(EIO)),
             Op::FailWrite(None) => self.arm(CallKind::Write, Fault::Error(ENOSPC)),
             Op::FailWrite(Some(len)) => self.arm(CallKind::Write, Fault::Short(*len)),
+            Op::FailWriteBack => {
+                let newest = segments(&self.io.machine()).pop().unwrap_or_default();
+                let (path, seed) = (Path::new(DIR).join(newest), self.dice.roll());
+                let failed = self.io.alter(|machine| machine.fail_write_back(path, seed).is_ok());
+                self.oracle(|o| o.failing |= failed);
+                Ok(())
+            }
+            Op::Hold(step) => self.hold(*step),
         }
     }
 
@@ -286,33 +374,47 @@ impl Driver {
     /// The process ends and another one opens the log.
     fn restart(&mut self, machine: Machine, end: End) -> Result<(), String> {
         self.io.kill();
-        self.log = None;
+        (self.log, self.held) = (None, Held::default());
         self.start(machine);
         self.open(end)
     }
 
-    fn append(&mut self, lens: &[usize], durability: Durability) -> Result<(), String> {
-        let stale = self.stale();
-        let before = self.oracle(|o| o.last());
+    /// Hands a batch of new records to the oracle, and then to the log.
+    fn hand<T>(&self, lens: &[usize], take: impl FnOnce(&Log, Batch<'_>) -> T) -> T {
+        let stale = self.stale(lens.len());
         let payloads: Vec<_> =
             self.oracle(|o| lens.iter().map(|len| o.payload(*len, &stale)).collect());
-        let records: Vec<&[u8]> = payloads.iter().map(|p| &p[..]).collect();
         self.oracle(|o| {
             for (k, payload) in payloads.iter().enumerate() {
                 o.push(Arc::clone(payload), k + 1 == lens.len());
             }
         });
-        let batch = Batch { kind: RecordKind::RECORD, records: &records };
-        match self.log().append_batch(batch, durability) {
-            Ok(_) if self.poisoned => Err("G5: an append after a failed write or sync".into()),
+        let records: Vec<&[u8]> = payloads.iter().map(|p| &p[..]).collect();
+        take(self.log(), Batch { kind: RecordKind::RECORD, records: &records })
+    }
+
+    /// LSNs were given to a batch behind `before`.
+    fn given(&self, lsns: LsnRange, before: u64, count: usize) -> Result<(), String> {
+        if self.poisoned {
+            return Err("G5: an append after a failed write or sync".into());
+        }
+        let found = (lsns.first.get(), lsns.last.get());
+        let expected = (before + 1, before + count as u64);
+        if found == expected {
+            Ok(())
+        } else {
+            Err(format!("G7: expected LSNs {expected:?}, found {found:?}"))
+        }
+    }
+
+    fn append(&mut self, lens: &[usize], durability: Durability) -> Result<(), String> {
+        let before = self.last_lsn();
+        match self.hand(lens, |log, batch| log.append_batch(batch, durability)) {
             Ok(lsns) => {
-                let found = (lsns.first.get(), lsns.last.get());
-                let expected = (before + 1, before + lens.len() as u64);
-                if found != expected {
-                    return Err(format!("G7: expected LSNs {expected:?}, found {found:?}"));
-                }
+                self.given(lsns, before, lens.len())?;
                 if durability == Durability::Synced {
-                    self.oracle(|o| (o.promised, o.written) = (found.1, found.1));
+                    let last = lsns.last.get();
+                    self.oracle(|o| (o.promised, o.written) = (last, last));
                 }
                 Ok(())
             }
@@ -320,8 +422,80 @@ impl Driver {
         }
     }
 
+    fn crowd(&mut self, waiting: &[Vec<usize>], meanwhile: &[usize]) -> Result<(), String> {
+        let mut pending = Vec::new();
+        for lens in waiting {
+            let before = self.last_lsn();
+            match self.hand(lens, |log, batch| log.enqueue(batch)) {
+                Ok(enqueued) => {
+                    self.given(enqueued.lsns(), before, lens.len())?;
+                    pending.push(enqueued);
+                }
+                Err(e) => self.refused(&e, before)?,
+            }
+        }
+        let late = self.come_in(meanwhile.to_vec());
+        for enqueued in pending {
+            self.wait(enqueued)?;
+        }
+        self.meanwhile.clear();
+        let late = std::mem::take(&mut *late.lock().unwrap());
+        // Some of those who came in wait, and some do not care.
+        for enqueued in late.into_iter().step_by(2) {
+            self.wait(enqueued)?;
+        }
+        Ok(())
+    }
+
+    /// Has a record of each of these lengths appended, one at the next write, one at the next sync,
+    /// and so on.
+    fn come_in(&self, lens: Vec<usize>) -> Arc<Mutex<Vec<Pending>>> {
+        let late = Arc::new(Mutex::new(Vec::new()));
+        let (log, notes, found) = (self.log().clone(), Arc::clone(&self.notes), Arc::clone(&late));
+        let mut lens = lens.into_iter();
+        self.meanwhile.set(move |_| {
+            let Some(len) = lens.next() else { return };
+            let payload = {
+                let oracle = &mut notes.lock().unwrap().oracle;
+                // Whoever asks now is told of this.
+                oracle.promised = oracle.promised.max(log.durable_lsn().map_or(0, Lsn::get));
+                let payload = oracle.payload(len, &[]);
+                oracle.push(Arc::clone(&payload), true);
+                payload
+            };
+            match log.try_enqueue(Batch { kind: RecordKind::RECORD, records: &[&payload] }) {
+                Ok(Some(enqueued)) => found.lock().unwrap().push(enqueued),
+                _ => drop(notes.lock().unwrap().oracle.history.pop()),
+            }
+        });
+        late
+    }
+
+    fn wait(&mut self, enqueued: Pending) -> Result<(), String> {
+        match enqueued.wait() {
+            Ok(lsns) => {
+                let told = self.log().durable_lsn().map_or(0, Lsn::get);
+                if told < lsns.last.get() {
+                    return Err(format!("G1: LSN {} is acknowledged, {told} durable", lsns.last));
+                }
+                self.oracle(|o| {
+                    o.promised = o.promised.max(told);
+                    o.written = o.written.max(o.promised);
+                });
+                Ok(())
+            }
+            Err(e) if e.kind() == ErrorKind::OutcomeUnknown => {
+                let excused = self.poisoned || self.is_struck();
+                self.poisoned = true;
+                if excused { Ok(()) } else { Err(format!("wait: {}", chain(&e))) }
+            }
+            Err(e) => Err(format!("wait: {} ({})", chain(&e), e.kind())),
+        }
+    }
+
     /// An append failed: either nothing of it will ever be seen, or the log is poisoned.
     fn refused(&mut self, e: &oncelog::Error, before: u64) -> Result<(), String> {
+        self.is_told(e.kind())?;
         match e.kind() {
             ErrorKind::StoreFull if !self.poisoned => {
                 if !self.full && !self.is_struck() {
@@ -354,7 +528,7 @@ impl Driver {
     }
 
     /// The end of a call that promises something about all records so far.
-    fn settle(
+    pub(crate) fn settle(
         &mut self,
         done: oncelog::Result<()>,
         promise: impl FnOnce(&mut Oracle, u64),
@@ -365,7 +539,7 @@ impl Driver {
                 self.oracle(|o| promise(o, o.last()));
                 Ok(())
             }
-            Err(e) => match e.kind() {
+            Err(e) => match self.is_told(e.kind()).map(|()| e.kind())? {
                 ErrorKind::StoreFull if self.full || self.is_struck() => Ok(()),
                 ErrorKind::Io if self.is_struck() => Ok(()),
                 ErrorKind::Poisoned if self.poisoned || self.is_struck() => {
@@ -380,18 +554,21 @@ impl Driver {
     fn trim(&mut self, quarters: u64) -> Result<(), String> {
         let (oldest, promised) = self.oracle(|o| (o.oldest, o.promised));
         let oldest = oldest.1 + (promised + 1).saturating_sub(oldest.1) * quarters / 4;
-        self.oracle(|o| o.oldest.1 = oldest);
-        let done = self.log().trim(Lsn::new(oldest).unwrap());
-        let ok = done.is_ok();
-        self.settle(done, |_, _| {})?;
-        if ok {
-            self.oracle(|o| o.oldest.0 = oldest);
+        if !self.is_held(oldest) {
+            self.oracle(|o| o.oldest.1 = oldest);
         }
-        Ok(())
+        let before = self.log().oldest_lsn().get();
+        match self.log().trim(Lsn::new(oldest).unwrap()) {
+            Ok(()) => self.trimmed(before, oldest),
+            Err(e) => self.settle_trim(e, oldest),
+        }
     }
 
-    /// Frames of the newest segment, for payloads that hold some.
-    fn stale(&self) -> Vec<u8> {
+    /// Frames of the newest segment, for payloads that hold some, if one of the next ones does.
+    fn stale(&self, count: usize) -> Vec<u8> {
+        if !self.oracle(|o| o.wants_stale(count)) {
+            return Vec::new();
+        }
         let machine = self.io.machine();
         let newest = segments(&machine).pop();
         let bytes = newest.and_then(|name| machine.bytes(Path::new(DIR).join(name)).ok());
@@ -416,7 +593,7 @@ pub(crate) fn segments(machine: &Machine) -> Vec<String> {
 /// The log opened as a caller would who wants every byte looked at.
 pub(crate) fn open_full(machine: &Machine) -> oncelog::Result<Log> {
     let io = MemIo::new(machine.clone());
-    let options = options(&io).create(CreateMode::Never).check(Check::Full);
+    let options = options(io).create(CreateMode::Never).check(Check::Full);
     Log::open(DIR, &options).map(|(log, _)| log)
 }
 

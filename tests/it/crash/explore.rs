@@ -1,42 +1,90 @@
 //! Crashes a workload at every persistence point, in every way or in a seeded choice of ways, opens
 //! what is left, and crashes that, too.
 
-use std::collections::HashSet;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
-use oncelog::testing::{Dice, Machine, MemIo, survivors};
+use oncelog::testing::{CallKind, Dice, Machine, MemIo, survivors};
 use oncelog::{ErrorKind, LogView, Lsn, Severity};
 
 use super::drive::{DIR, Driver, Op, Point, chain, open_full, segments};
 use super::oracle::{End, Oracle, count_of};
+use super::seen::{Counts, Seen};
 use super::workload::Workload;
 
-/// Ways in which a power loss is played at a point of the workload, and at one of a recovery.
-pub(crate) const WAYS: [usize; 2] = [80, 4];
-
-/// Everything that was seen, and how much of it.
-#[derive(Debug)]
-pub(crate) struct Explorer {
-    /// Ways in which a power loss is played, by the crashes before it.
-    ways: [usize; 2],
-    /// Digests of what the crashes left.
-    states: HashSet<u64>,
-    /// Digests of power losses with the oracle that they were judged by.
-    judged: HashSet<(u64, u64)>,
-    pub(crate) points: u64,
-    pub(crate) openings: u64,
-    pub(crate) damages: u64,
+/// How far the crashes of a workload are followed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reach {
+    /// Ways in which a power loss is played at one point, by the crashes before it.
+    pub(crate) ways: [usize; 2],
+    /// One kill of so many is crashed again in what follows it, by the digest of what it left.
+    pub(crate) kills: u64,
+    /// The same for power losses.
+    pub(crate) losses: u64,
+    /// Times that each sync of a file or directory fails.
+    pub(crate) failures: usize,
 }
 
-impl Explorer {
-    pub(crate) fn new(ways: [usize; 2]) -> Self {
-        let (states, judged) = (HashSet::new(), HashSet::new());
-        Self { ways, states, judged, points: 0, openings: 0, damages: 0 }
-    }
+/// What came before a second crash: nothing for the first one.
+#[derive(Clone, Copy, Debug)]
+struct Trail {
+    first: &'static str,
+    within: &'static str,
+}
 
-    pub(crate) fn distinct(&self) -> usize {
-        self.states.len()
+const BEGIN: Trail = Trail { first: "", within: "" };
+
+impl Trail {
+    fn depth(self) -> usize {
+        usize::from(!self.first.is_empty())
+    }
+}
+
+/// Follows workloads, one after the other.
+#[derive(Debug)]
+pub(crate) struct Explorer<'a> {
+    reach: Reach,
+    seen: &'a Seen,
+    pub(crate) counts: Counts,
+}
+
+/// Follows all workloads until `is_enough`, on every core. The error is the first promise that was
+/// broken. What is found does not depend on the threads: seeds come from what was left.
+pub(crate) fn explore(
+    workloads: impl Iterator<Item = Workload> + Send,
+    reach: Reach,
+    seen: &Seen,
+    is_enough: impl Fn() -> bool + Sync,
+) -> Result<Counts, String> {
+    let (workloads, stop) = (Mutex::new(workloads), AtomicBool::new(false));
+    let run = || {
+        let mut explorer = Explorer::new(reach, seen);
+        while !stop.load(Ordering::Relaxed) && !is_enough() {
+            let next = workloads.lock().unwrap().next();
+            let Some(workload) = next else { break };
+            if let Err(e) = explorer.workload(&workload) {
+                stop.store(true, Ordering::Relaxed);
+                return Err(e);
+            }
+        }
+        Ok(explorer.counts)
+    };
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let found: Vec<Result<Counts, String>> = std::thread::scope(|scope| {
+        let runs: Vec<_> = (0..threads).map(|_| scope.spawn(run)).collect();
+        runs.into_iter().map(|run| run.join().unwrap()).collect()
+    });
+    let mut all = Counts::default();
+    for counts in found {
+        all.add(&counts?);
+    }
+    Ok(all)
+}
+
+impl<'a> Explorer<'a> {
+    pub(crate) fn new(reach: Reach, seen: &'a Seen) -> Self {
+        Self { reach, seen, counts: Counts::default() }
     }
 
     /// Plays a workload and all its crashes; the error is the first promise that was broken.
@@ -50,10 +98,11 @@ impl Explorer {
         let machine = driver.machine();
         let points = driver.into_points();
         let oracle = points.last().map(|point| point.oracle.clone()).unwrap_or_default();
+        self.counts.workloads += 1;
         for (k, point) in points.iter().enumerate() {
-            self.points += 1;
+            self.counts.points += 1;
             let mut dice = Dice::new(workload.seed ^ k as u64);
-            self.point(point, 0, &mut dice)
+            self.point(point, BEGIN, &mut dice)
                 .map_err(|e| at(format!("crash before {:?}, point {k}: {e}", point.kind)))?;
         }
         self.damage(machine, oracle, workload.seed).map_err(at)
@@ -72,63 +121,95 @@ impl Explorer {
         }
         let points = driver.into_points();
         for (k, point) in points.iter().enumerate().skip(before) {
-            self.points += 1;
+            self.counts.points += 1;
             let mut dice = Dice::new(k as u64);
-            self.point(point, 1, &mut dice)
+            self.point(point, BEGIN, &mut dice)
                 .map_err(|e| at(format!("crash before {:?}, point {k}: {e}", point.kind)))?;
         }
         Ok(())
     }
 
-    /// Every end of the process at one point. `depth` counts the crashes before it.
-    fn point(&mut self, point: &Point, depth: usize, dice: &mut Dice) -> Result<(), String> {
+    /// Every end of the process at one point.
+    fn point(&mut self, point: &Point, trail: Trail, dice: &mut Dice) -> Result<(), String> {
         let machine = &point.machine;
         let mut oracle = point.oracle.clone();
         // What another process took for durable at this moment is promised to it.
         oracle.promised = oracle.promised.max(seen(machine, &oracle)?);
         let oracle = &oracle;
-        let seed = dice.roll();
-        self.visit(machine, oracle, End::Kill, depth, seed).map_err(|e| format!("kill: {e}"))?;
-        if machine.deceptive_count() > 0 {
-            let all = machine.evict(|_| true);
-            let some = machine.evict(|_| dice.below(2) == 1);
-            for machine in [all, some] {
-                self.visit(&machine, oracle, End::Evict, depth, seed)
-                    .map_err(|e| format!("eviction: {e}"))?;
-            }
+        let names = ["kill", "eviction", "power loss"];
+        self.ends(machine, oracle, trail, (names, self.reach.ways[trail.depth()]), dice)?;
+        if trail.depth() > 0 {
+            return Ok(());
         }
-        let unsynced = machine.unsynced();
-        for way in survivors(&unsynced, self.ways[depth], dice) {
-            let left = machine.power_loss(&unsynced, &way);
-            self.visit(&left, oracle, End::Power, depth, seed)
-                .map_err(|e| format!("power loss that left {way:?}: {e}"))?;
+        for _ in 0..self.reach.failures {
+            let (mut failed, seed) = (machine.clone(), dice.roll());
+            match point.kind {
+                CallKind::Sync => failed.fail_syncs(seed),
+                // Of a directory that was never synced nothing can be known.
+                CallKind::SyncDir if oracle.created => {
+                    failed.fail_dir_sync(DIR, seed).map_err(|e| e.to_string())?;
+                }
+                _ => break,
+            }
+            let names = ["failed sync, kill", "failed sync, eviction", "failed sync, power loss"];
+            self.ends(&failed, oracle, trail, (names, 4), dice)?;
         }
         Ok(())
     }
 
-    /// Opens what a crash left, compares, and appends; on the first level each persistence point of
-    /// that is crashed again.
+    /// A kill, one that the system follows by dropping clean pages, and power losses.
+    fn ends(
+        &mut self,
+        machine: &Machine,
+        oracle: &Oracle,
+        trail: Trail,
+        ([kill, eviction, loss], ways): ([&'static str; 3], usize),
+        dice: &mut Dice,
+    ) -> Result<(), String> {
+        self.visit(machine, oracle, (kill, End::Kill), trail)
+            .map_err(|e| format!("{kill}: {e}"))?;
+        if machine.deceptive_count() > 0 {
+            let all = machine.evict(|_| true);
+            let some = machine.evict(|_| dice.below(2) == 1);
+            for machine in [all, some] {
+                self.visit(&machine, oracle, (eviction, End::Evict), trail)
+                    .map_err(|e| format!("{eviction}: {e}"))?;
+            }
+        }
+        let unsynced = machine.unsynced();
+        for way in survivors(&unsynced, ways, dice) {
+            let left = machine.power_loss(&unsynced, &way);
+            self.visit(&left, oracle, (loss, End::Power), trail)
+                .map_err(|e| format!("{loss} that left {way:?}: {e}"))?;
+        }
+        Ok(())
+    }
+
+    /// Opens what a crash left, compares, and appends; behind a first crash each persistence point of
+    /// that may be crashed again.
     fn visit(
         &mut self,
         machine: &Machine,
         oracle: &Oracle,
-        end: End,
-        depth: usize,
-        seed: u64,
+        (name, end): (&'static str, End),
+        trail: Trail,
     ) -> Result<(), String> {
-        let digest = machine.digest();
-        self.states.insert(digest);
-        let facts = oracle.promised << 40 | oracle.oldest.0 << 20 | oracle.last();
-        if end == End::Power && !self.judged.insert((digest, facts)) {
+        let (digest, judge) = (machine.digest(), oracle.digest());
+        self.seen.state(digest);
+        if end == End::Power && !self.seen.is_first(digest, judge) {
             return Ok(());
         }
-        self.openings += 1;
-        // Recovery is crashed again behind one kill of three and one power loss of twenty-four, by
-        // the digest, so that every run plays the same.
-        let one_of = if end == End::Power { 24 } else { 3 };
-        let again = depth + 1 < self.ways.len() && digest.is_multiple_of(one_of);
+        self.counts.openings += 1;
+        self.counts.crash(match trail.depth() {
+            0 => (name, "", ""),
+            _ => (trail.first, trail.within, name),
+        });
+        let one_of = if end == End::Power { self.reach.losses } else { self.reach.kills };
+        let again = trail.depth() == 0 && digest.is_multiple_of(one_of);
+        let seed = digest ^ judge;
         let mut driver = Driver::new(machine.clone(), oracle.clone(), seed, again);
         driver.open(end)?;
+        let recovered = driver.point_count();
         // As long as the record that was lost, so that stale frames behind it would fit.
         let lost = count_of(driver.last_lsn());
         let len = oracle.history.get(lost).map_or(20, |rec| rec.payload.len());
@@ -138,12 +219,15 @@ impl Explorer {
         let (last, before) = points.split_last().ok_or("no point")?;
         let mut dice = Dice::new(seed);
         for (k, point) in before.iter().enumerate() {
-            self.point(point, depth + 1, &mut dice)
+            let within = if k < recovered { "recovery" } else { "append" };
+            self.point(point, Trail { first: name, within }, &mut dice)
                 .map_err(|e| format!("crash again before {:?}, point {k}: {e}", point.kind))?;
         }
         if again || digest.is_multiple_of(8) {
             let lost = last.machine.power_loss(&last.machine.unsynced(), &[]);
-            self.openings += 1;
+            self.seen.state(lost.digest());
+            self.counts.openings += 1;
+            self.counts.crash((name, "append that returned", "power loss"));
             Driver::new(lost, last.oracle.clone(), seed, false)
                 .open(End::Power)
                 .map_err(|e| format!("power loss after the append: {e}"))?;
@@ -151,8 +235,8 @@ impl Explorer {
         Ok(())
     }
 
-    /// After a clean close every sector of every record is vouched for: without it the log is
-    /// corrupt (G4).
+    /// After a clean close every sector and every bit of every record is vouched for: without it the
+    /// log is corrupt (G4).
     fn damage(&mut self, machine: Machine, oracle: Oracle, seed: u64) -> Result<(), String> {
         let mut driver = Driver::new(machine, oracle, seed, false);
         driver.open(End::Kill)?;
@@ -172,27 +256,42 @@ impl Explorer {
         for (number, offset, len, lsn) in places {
             let prefix = format!("{number:010}-");
             let name = names.iter().find(|n| n.starts_with(&prefix)).ok_or("segment is gone")?;
-            let at = (offset + dice.below(len)) / 512 * 512;
-            self.zero(&closed, Path::new(DIR).join(name).as_path(), at, lsn)?;
+            let path = Path::new(DIR).join(name);
+            let bytes = closed.bytes(&path).map_err(|e| e.to_string())?;
+            let sector = count_of(offset + dice.below(len)) / 512 * 512;
+            let mut zeroed = bytes.clone();
+            let end = bytes.len().min(sector + 512);
+            zeroed[sector..end].fill(0);
+            self.damaged(&closed, &path, (&bytes, &zeroed), lsn)?;
+            // One bit of what its header says about it.
+            let mut flipped = bytes.clone();
+            flipped[count_of(offset + 8 + dice.below(24))] ^= 1 << dice.below(8);
+            self.damaged(&closed, &path, (&bytes, &flipped), lsn)?;
+            // The length, as far as the padding allows.
+            let mut longer = bytes.clone();
+            longer[count_of(offset + 16)] |= 7;
+            self.damaged(&closed, &path, (&bytes, &longer), lsn)?;
         }
         Ok(())
     }
 
-    fn zero(&mut self, machine: &Machine, path: &Path, at: u64, lsn: Lsn) -> Result<(), String> {
-        let mut bytes = machine.bytes(path).map_err(|e| e.to_string())?;
-        let from = usize::try_from(at).map_err(|e| e.to_string())?;
-        let to = bytes.len().min(from + 512);
-        if bytes[from..to].iter().all(|b| *b == 0) {
+    fn damaged(
+        &mut self,
+        machine: &Machine,
+        path: &Path,
+        (whole, bytes): (&[u8], &[u8]),
+        lsn: Lsn,
+    ) -> Result<(), String> {
+        if whole == bytes {
             return Ok(());
         }
-        bytes[from..to].fill(0);
         let mut damaged = machine.clone();
-        damaged.put(path, &bytes).map_err(|e| e.to_string())?;
-        self.damages += 1;
+        damaged.put(path, bytes).map_err(|e| e.to_string())?;
+        self.counts.damages += 1;
         match open_full(&damaged) {
             Err(e) if e.kind() == ErrorKind::Corrupt => Ok(()),
-            Err(e) => Err(format!("G4: LSN {lsn} without a sector: {e} ({})", e.kind())),
-            Ok(_) => Err(format!("G4: LSN {lsn} lost the sector at {at} of {path:?}, unnoticed")),
+            Err(e) => Err(format!("G4: damage to LSN {lsn}: {e} ({})", e.kind())),
+            Ok(_) => Err(format!("G4: damage to LSN {lsn} in {path:?}, unnoticed")),
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::hold::Stands;
 use oncelog::testing::Dice;
 use oncelog::{Log, Lsn, Record};
 
@@ -12,6 +13,8 @@ pub(crate) struct Rec {
     pub(crate) payload: Arc<[u8]>,
     /// Last of its batch.
     pub(crate) last: bool,
+    /// Digest of this record and all before it.
+    digest: u64,
 }
 
 /// How a process ended.
@@ -38,8 +41,12 @@ pub(crate) struct Oracle {
     pub(crate) written: u64,
     /// Oldest LSN that a returned trim made durable, and the one that was asked for.
     pub(crate) oldest: (u64, u64),
+    /// Where the cursor stands.
+    pub(crate) cursor: Stands,
     /// An open has returned.
     pub(crate) created: bool,
+    /// A write-back failed, and nobody may have been told of it.
+    pub(crate) failing: bool,
     /// Payloads made until here.
     pub(crate) payloads: u64,
 }
@@ -81,8 +88,27 @@ impl Oracle {
         bytes.into()
     }
 
+    /// True when one of the next `count` payloads holds stale bytes.
+    pub(crate) fn wants_stale(&self, count: usize) -> bool {
+        (1..=count as u64).any(|k| (self.payloads + k) % 4 == 1)
+    }
+
     pub(crate) fn push(&mut self, payload: Arc<[u8]>, last: bool) {
-        self.history.push(Rec { payload, last });
+        let before = self.history.last().map_or(0, |rec| rec.digest);
+        let record = u64::from(crc32fast::hash(&payload)) << 32
+            | payload.len() as u64
+            | u64::from(last) << 31;
+        let digest = Dice::new(before.rotate_left(17) ^ record).roll();
+        self.history.push(Rec { payload, last, digest });
+    }
+
+    /// A digest of everything that a check looks at.
+    pub(crate) fn digest(&self) -> u64 {
+        let records = self.history.last().map_or(0, |rec| rec.digest);
+        let state = u64::from(self.created) << 1 | u64::from(self.failing);
+        [self.promised, self.written, self.oldest.0, self.oldest.1, self.cursor.digest(), state]
+            .into_iter()
+            .fold(records, |h, word| Dice::new(h ^ word).roll())
     }
 
     pub(crate) fn last(&self) -> u64 {

@@ -3,6 +3,7 @@
 use oncelog::testing::Dice;
 
 use super::drive::{Op, ROOM};
+use super::hold::{self, Hold};
 
 /// A named sequence of steps.
 #[derive(Clone, Debug)]
@@ -12,7 +13,7 @@ pub(crate) struct Workload {
     pub(crate) ops: Vec<Op>,
 }
 
-fn named(name: impl Into<String>, ops: Vec<Op>) -> Workload {
+pub(crate) fn named(name: impl Into<String>, ops: Vec<Op>) -> Workload {
     let name = name.into();
     let seed = name.bytes().fold(1, |h: u64, b| h.wrapping_mul(31).wrapping_add(u64::from(b)));
     Workload { name, seed, ops }
@@ -26,20 +27,89 @@ fn buffered(len: usize) -> Op {
     Op::Buffered(vec![len])
 }
 
-/// Every workload: those written for a purpose, the quick ones first, then `random` drawn ones.
-pub(crate) fn all(random: u64) -> Vec<Workload> {
-    let mut all = appends();
-    all.extend(torn_ends());
-    all.extend(full_disks());
-    all.extend(fills());
-    all.extend(spares());
-    all.extend(failed_syncs());
-    all.extend(failed_writes());
-    all.extend(remainders());
-    all.extend((1..=random).map(drawn));
-    all.extend(trims());
-    all.extend(rolls());
-    all
+/// Every workload: those written for a purpose, the quick ones first, and `random` drawn ones.
+pub(crate) fn all(random: u64) -> impl Iterator<Item = Workload> + Send {
+    let mut first = appends();
+    first.extend(crowds());
+    first.extend(torn_ends());
+    first.extend(full_disks());
+    first.extend(fills());
+    first.extend(spares());
+    first.extend(failed_syncs());
+    first.extend(failed_writes());
+    first.extend(remainders());
+    first.extend(hold::workloads());
+    let last = trims().into_iter().chain(rolls());
+    first
+        .into_iter()
+        .chain((1..=random.min(100)).map(drawn))
+        .chain(last)
+        .chain((101..=random).map(drawn))
+}
+
+fn crowd(waiting: &[&[usize]], meanwhile: &[usize]) -> Op {
+    let waiting = waiting.iter().map(|lens| lens.to_vec()).collect();
+    Op::Crowd { waiting, meanwhile: meanwhile.to_vec() }
+}
+
+/// Groups that hold the batches of several appenders.
+fn crowds() -> Vec<Workload> {
+    vec![
+        named(
+            "crowd",
+            vec![
+                crowd(&[&[40], &[500, 500], &[7]], &[]),
+                crowd(&[&[40], &[600]], &[30, 50]),
+                crowd(&[&[1]], &[700, 700, 700, 700]),
+                Op::Kill,
+                crowd(&[&[40], &[600, 3]], &[30, 1200]),
+            ],
+        ),
+        named(
+            "crowd behind buffered records",
+            vec![
+                buffered(700),
+                crowd(&[&[40]], &[30]),
+                Op::Flush,
+                crowd(&[&[700]], &[700, 9]),
+                Op::IdleSlot,
+                crowd(&[&[5, 5], &[900]], &[30, 9, 9]),
+                Op::Close,
+            ],
+        ),
+        named(
+            "crowd at a roll",
+            vec![
+                buffered(ROOM - 2000),
+                crowd(&[&[300], &[300], &[1500], &[40]], &[40, 40]),
+                crowd(&[&[300]], &[40]),
+            ],
+        ),
+        named(
+            "crowd met by a failed sync",
+            vec![
+                synced(9),
+                Op::FailSync,
+                crowd(&[&[40], &[600]], &[30, 50]),
+                synced(5),
+                Op::Kill,
+                crowd(&[&[40], &[600]], &[30, 50]),
+                Op::Power,
+            ],
+        ),
+        named(
+            "crowd met by a failed write",
+            vec![
+                Op::FailWrite(None),
+                crowd(&[&[40], &[600, 600]], &[30]),
+                Op::Kill,
+                Op::FailWrite(Some(700)),
+                crowd(&[&[40], &[600, 600]], &[30]),
+                Op::Kill,
+                synced(5),
+            ],
+        ),
+    ]
 }
 
 fn appends() -> Vec<Workload> {
@@ -128,6 +198,15 @@ fn remainders() -> Vec<Workload> {
 fn rolls() -> Vec<Workload> {
     let third = ROOM / 3;
     vec![
+        // Numbers and LSNs of two digits.
+        named(
+            "eleven segments",
+            (0..10)
+                .map(|_| Op::Kill)
+                .chain([synced(5)])
+                .chain((0..11).flat_map(|_| [synced(ROOM - 3000), Op::Kill]))
+                .collect(),
+        ),
         named("rolls synced", (0..4).map(|_| synced(ROOM - 400)).collect()),
         named("rolls buffered", (0..8).map(|_| buffered(third)).chain([Op::Flush]).collect()),
         named(
@@ -159,7 +238,19 @@ fn trims() -> Vec<Workload> {
     vec![
         named(
             "trims",
-            vec![fill(), fill(), fill(), Op::Trim(2), synced(5), Op::Trim(4), synced(9), Op::Close],
+            vec![
+                fill(),
+                fill(),
+                fill(),
+                Op::Trim(2),
+                synced(5),
+                Op::Remove,
+                Op::Trim(4),
+                Op::Remove,
+                synced(9),
+                Op::Remove,
+                Op::Close,
+            ],
         ),
         named(
             "trimmed to nothing",
@@ -170,13 +261,27 @@ fn trims() -> Vec<Workload> {
                 fill(),
                 fill(),
                 Op::Trim(4),
+                Op::Remove,
                 Op::Kill,
+                Op::Remove,
                 synced(1),
             ],
         ),
         named(
             "trims between crashes",
-            vec![fill(), fill(), fill(), fill(), Op::Trim(3), Op::Power, Op::Trim(4), Op::Power],
+            vec![
+                fill(),
+                fill(),
+                fill(),
+                fill(),
+                Op::Trim(3),
+                Op::Power,
+                Op::Remove,
+                Op::Trim(4),
+                Op::Remove,
+                Op::Power,
+                Op::Remove,
+            ],
         ),
         named(
             "trim after an opening",
@@ -226,6 +331,7 @@ fn full_disks() -> Vec<Workload> {
                 fill(),
                 Op::Space(Some(0)),
                 Op::Trim(3),
+                Op::Remove,
                 fill(),
                 fill(),
                 synced(1),
@@ -323,6 +429,7 @@ fn spares() -> Vec<Workload> {
     ]
 }
 
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn failed_syncs() -> Vec<Workload> {
     let fill = || synced(ROOM - 3000);
     vec![
@@ -380,7 +487,63 @@ fn failed_syncs() -> Vec<Workload> {
         ),
         named(
             "failed sync of a trim",
-            vec![fill(), fill(), Op::FailSync, Op::Trim(3), Op::Kill, Op::Trim(4), synced(5)],
+            vec![
+                fill(),
+                fill(),
+                Op::FailSync,
+                Op::Trim(3),
+                Op::Remove,
+                Op::Kill,
+                Op::Remove,
+                Op::Trim(4),
+                Op::Remove,
+                synced(5),
+            ],
+        ),
+        named(
+            "failed write-back",
+            vec![
+                synced(9),
+                buffered(2000),
+                Op::Flush,
+                Op::FailWriteBack,
+                Op::IdleSlot,
+                Op::Sync,
+                synced(5),
+                Op::Kill,
+                synced(700),
+            ],
+        ),
+        named(
+            "failed write-back behind a slot",
+            vec![
+                synced(9),
+                Op::IdleSlot,
+                buffered(600),
+                Op::Flush,
+                Op::FailWriteBack,
+                Op::IdleSlot,
+                synced(5),
+                Op::IdleSlot,
+                Op::Sync,
+                Op::Power,
+                synced(5),
+            ],
+        ),
+        named(
+            "failed write-back before a trim",
+            vec![
+                synced(9),
+                synced(9),
+                Op::IdleSlot,
+                buffered(1600),
+                Op::Flush,
+                Op::FailWriteBack,
+                Op::Trim(2),
+                Op::Sync,
+                Op::Power,
+                synced(5),
+            ],
         ),
         named(
             "failed sync of a close",
@@ -451,7 +614,7 @@ fn drawn(seed: u64) -> Workload {
     };
     let steps = 4 + dice.below(8);
     let ops = (0..steps)
-        .map(|_| match dice.below(43) {
+        .map(|_| match dice.below(59) {
             0..=8 => Op::Synced(batch(&mut dice)),
             9..=17 => Op::Buffered(batch(&mut dice)),
             18..=20 => Op::Flush,
@@ -466,7 +629,19 @@ fn drawn(seed: u64) -> Workload {
             36 => Op::FailSyncDir,
             37 => Op::FailWrite([None, Some(dice.index(3000))][dice.index(2)]),
             38 => Op::Space(Some(dice.below(30))),
-            39..=41 => Op::Fill,
+            39..=42 => Op::Crowd {
+                waiting: (0..=dice.below(3)).map(|_| batch(&mut dice)).collect(),
+                meanwhile: (0..dice.below(5)).map(|_| lens[dice.index(7)]).collect(),
+            },
+            43 => Op::FailWriteBack,
+            44..=46 => Op::Fill,
+            47..=49 => Op::Remove,
+            50 => Op::Rebuild,
+            51 => Op::Hold(Hold::Retain),
+            52..=53 => Op::Hold(Hold::RemoveStep),
+            54 => Op::Hold(Hold::Cursor(dice.below(5))),
+            55 => Op::Hold([Hold::RemoveCursor, Hold::Unpin][dice.index(2)]),
+            56 => Op::Hold(Hold::Pin(dice.below(5))),
             _ => Op::Space(None),
         })
         .collect();

@@ -179,10 +179,12 @@ fn what_befalls_a_spare_poisons_nothing_and_a_failed_sync_of_the_tail_does() {
         if next.is_ok() {
             assert_eq!(read(&log, 1).len(), 3);
         }
+        // What was buffered may be gone with the failed sync; what was synced may not.
+        let kept = if next.is_ok() { 3 } else { 1 };
         drop(log);
         io.set_free_blocks(None);
         let (log, _) = Log::open("/log", &options).unwrap();
-        assert!(read(&log, 1).len() >= 2);
+        assert!(read(&log, 1).len() >= kept);
     }
     let poisoned = Some(ErrorKind::Poisoned);
     // The spare is made.

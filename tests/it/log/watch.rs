@@ -128,6 +128,10 @@ impl Io for Watch {
         self.io.sync_dir(dir)
     }
 
+    fn open_dir(&self, dir: &Path) -> io::Result<Arc<dyn IoFile>> {
+        self.io.open_dir(dir)
+    }
+
     fn random(&self, buf: &mut [u8]) -> io::Result<()> {
         self.io.random(buf)
     }

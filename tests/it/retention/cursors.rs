@@ -196,6 +196,9 @@ fn a_failed_sync_of_a_cursor_is_final_and_leaves_it_old_or_new() {
     // old one what a power loss gives back to it.
     let (log, _) = Log::open("/log", &options).unwrap();
     assert_eq!(log.cursor("c").unwrap().lsn().unwrap(), lsn(9));
+    assert_eq!(seen(&lost(&io)), [("c".to_owned(), 9)], "what is told is durable");
+    drop(log);
+    let (log, _) = Log::open("/log", &options).unwrap();
     log.trim(lsn(9)).unwrap();
     assert_eq!(seen(&lost(&io)), [("c".to_owned(), 9)]);
 }

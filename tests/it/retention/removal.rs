@@ -1,6 +1,7 @@
 //! The files of trimmed segments: they go late, in steps, and under nobody who reads them.
 
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -230,10 +231,68 @@ fn files_go_without_a_call_and_a_close_ends_their_removal() {
     while leftover(&log) {
         std::thread::yield_now();
     }
-    let names = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name());
-    let count = names.filter(|name| !name.to_str().unwrap().ends_with(".spare")).count();
-    assert_eq!(count, 2, "the tail and LOCK");
+    assert_eq!(crate::log::segments(&dir).len(), 1, "the tail");
     log.close().unwrap();
     let file = oncelog::io::fs::FsIo::new().open(Path::new(&dir.join("LOCK")), OpenHow::ReadWrite);
     assert!(file.unwrap().try_lock().unwrap(), "nobody is at it any more");
+}
+
+/// The process that reads; told by its environment.
+const READER: &str = "ONCELOG_RETENTION_READER";
+
+/// What the last record holds.
+const LAST: &[u8] = b"the last one";
+
+/// Looks at the log again and again, until it has read the last record.
+fn read_beside(dir: &Path) {
+    let io = Arc::new(oncelog::io::fs::FsIo::new());
+    loop {
+        let view = LogView::open(dir, Arc::<oncelog::io::fs::FsIo>::clone(&io)).unwrap();
+        assert_eq!(view.severity(), Severity::Info, "{:?}", view.findings());
+        let mut next = view.oldest_lsn();
+        let mut reader = view.reader(None).unwrap();
+        loop {
+            match reader.next() {
+                Ok(Some(record)) => {
+                    assert_eq!(record.lsn, next);
+                    next = next.next();
+                    if record.payload == LAST {
+                        return;
+                    }
+                }
+                Ok(None) => break,
+                Err(e) => {
+                    assert_eq!(e.kind(), ErrorKind::Trimmed, "{e:?}");
+                    break;
+                }
+            }
+        }
+        let summary = view.verify(&mut |_| ()).unwrap();
+        assert_eq!(summary.severity, Severity::Info);
+    }
+}
+
+#[test]
+fn another_process_never_takes_a_file_that_goes_for_damage() {
+    if let Some(dir) = std::env::var_os(READER) {
+        return read_beside(Path::new(&dir));
+    }
+    let (_home, dir) = place();
+    let options = options().segment_bytes_max(1 << 20).removal_step_bytes(100_000);
+    let (log, _) = Log::open(&dir, &options).unwrap();
+    log.append(b"the first one").unwrap();
+    let mut reader = Command::new(std::env::current_exe().unwrap());
+    let name = "retention::removal::another_process_never_takes_a_file_that_goes_for_damage";
+    reader.args(["--exact", name, "--nocapture"]).env(READER, &dir).stdout(Stdio::null());
+    let mut reader = reader.spawn().unwrap();
+    for _ in 0..60 {
+        for _ in 0..6 {
+            log.append(&[5; 200_000]).unwrap();
+        }
+        log.trim(log.next_lsn()).unwrap();
+    }
+    log.append(LAST).unwrap();
+    let status = reader.wait().unwrap();
+    assert!(status.success(), "{status}");
+    log.close().unwrap();
 }

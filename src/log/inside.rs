@@ -19,6 +19,7 @@ use oncelog_format::{Footer, FrameHeader, Place, decode_payload};
 
 use super::backward::Places;
 use super::facts::{self, FooterFacts};
+use super::maps::MapGuard;
 use super::reader::{Located, Record};
 use super::remove::InUse;
 use super::scan::Invalid;
@@ -34,11 +35,13 @@ const STEP_LEN_MIN: u64 = 4096;
 const HEADER_BYTES: u64 = 32;
 const _: () = assert!(FrameHeader::LEN == 32);
 
-/// A map of a segment, which is not cut while any slice of it lives.
+/// A map of a segment, which nobody cuts while any slice of it lives: neither its own log nor
+/// another one. The map goes first.
 #[derive(Debug)]
 struct Mapped {
     bytes: Bytes,
     _in_use: Option<Arc<InUse>>,
+    _guard: Arc<MapGuard>,
 }
 
 impl AsRef<[u8]> for Mapped {
@@ -49,7 +52,7 @@ impl AsRef<[u8]> for Mapped {
 
 /// The segment that is being read, and a position in it.
 #[derive(Debug)]
-pub(super) struct Cursor {
+pub(super) struct Inside {
     pub(super) at: Located,
     path: PathBuf,
     held: Held,
@@ -65,21 +68,23 @@ pub(super) struct Cursor {
     pub(super) places: Places,
 }
 
-impl Cursor {
+impl Inside {
     /// Opens a segment and stands before its first frame.
     pub(super) fn open(io: &dyn Io, path: PathBuf, at: Located) -> io::Result<Self> {
+        // Before anybody asks how long the file is: from here on it stays so.
+        let guard = at.maps.as_ref().and_then(|maps| maps.guard(io));
         let file = io.open(&path, OpenHow::Read)?;
         let len = file.len()?;
         let (bytes, end) = (Bytes::new(), len.min(at.end));
         let mut held = Held { file: Some(file), bytes, from: 0, end, step: STEP_LEN };
-        if at.map
+        if let Some(guard) = guard
             && let Some(file) = held.file.take()
         {
             match file.map(len) {
                 // The map holds the file; whoever reads many segments holds no descriptor for each.
                 Ok(bytes) => {
-                    let in_use = at.in_use.clone();
-                    held.bytes = Bytes::from_owner(Mapped { bytes, _in_use: in_use });
+                    let mapped = Mapped { bytes, _in_use: at.in_use.clone(), _guard: guard };
+                    held.bytes = Bytes::from_owner(mapped);
                     held.end = len;
                 }
                 // No address space, too many maps, a file system without: reading needs none.
@@ -107,6 +112,7 @@ impl Cursor {
         &self.path
     }
 
+    #[inline]
     pub(super) fn lsn(&self) -> u64 {
         self.lsn
     }
@@ -120,6 +126,7 @@ impl Cursor {
     }
 
     /// Whether a record may be read from here.
+    #[inline]
     pub(super) fn has(&self, lsn: u64) -> bool {
         self.at.header.first_lsn.max(self.at.oldest) <= lsn && lsn <= self.at.last
     }
@@ -134,7 +141,7 @@ impl Cursor {
     pub(super) fn extend(&mut self, at: Located) -> io::Result<()> {
         if let Some(file) = &self.held.file {
             self.held.end = file.len()?.min(at.end);
-            self.at = Located { map: false, ..at };
+            self.at = Located { maps: None, ..at };
         } else {
             self.at = at;
         }
@@ -167,6 +174,7 @@ impl Cursor {
 
     /// The next record, and goes behind it. Stays where the frame does not hold, or, where only
     /// whole batches are served, a frame behind it of the same batch.
+    #[inline]
     pub(super) fn next(&mut self) -> Result<Record> {
         if self.at.judged && self.lsn >= self.whole {
             self.whole = self.behind_batch()?;
@@ -182,6 +190,7 @@ impl Cursor {
     }
 
     /// The record of the frame at `offset` with this header; the position stays.
+    #[inline]
     pub(super) fn record(&mut self, header: &FrameHeader, offset: u64) -> Result<Record> {
         let len = self.payload(header, offset)?;
         let begin = FrameHeader::LEN;
@@ -229,6 +238,7 @@ impl Cursor {
 
     /// The header of the frame at `offset`, which must be that of `lsn`. What has to be read for it
     /// goes up to `stop` where that is near.
+    #[inline]
     pub(super) fn header(
         &mut self,
         lsn: u64,
@@ -249,6 +259,7 @@ impl Cursor {
     }
 
     /// The length of the payload of the frame at `offset` with this header, verified.
+    #[inline]
     fn payload(&mut self, header: &FrameHeader, offset: u64) -> Result<usize> {
         let place = Place { salt: self.at.header.salt, offset };
         // Within the end, as the header was decoded with its room.
@@ -277,10 +288,12 @@ impl Cursor {
 
     /// Holds the bytes from `from` to `to`, and up to a step with them: what ends at `stop`, where
     /// that is near, else what follows.
+    #[inline]
     fn hold(&mut self, from: u64, to: u64, stop: Option<u64>) -> io::Result<()> {
-        if self.held.has(from, to) {
-            return Ok(());
-        }
+        if self.held.has(from, to) { Ok(()) } else { self.read(from, to, stop) }
+    }
+
+    fn read(&mut self, from: u64, to: u64, stop: Option<u64>) -> io::Result<()> {
         let step = self.held.step;
         self.held.step = step.saturating_mul(2).min(STEP_LEN);
         let behind = (from, to.max(from.saturating_add(step)));
@@ -347,22 +360,26 @@ struct Held {
 
 impl Held {
     /// Whether the bytes are held, those that there are.
+    #[inline]
     fn has(&self, from: u64, to: u64) -> bool {
         let len = u64::try_from(self.bytes.len()).unwrap_or(u64::MAX);
         self.from <= from && to.min(self.end) <= self.from.saturating_add(len)
     }
 
     /// What is held from an offset on.
+    #[inline]
     fn from(&self, offset: u64) -> &[u8] {
         self.bytes.get(self.index_of(offset)..).unwrap_or_default()
     }
 
+    #[inline]
     fn slice(&self, offset: u64, range: Range<usize>) -> Bytes {
         let begin = self.index_of(offset);
         let index = |at: usize| begin.saturating_add(at).min(self.bytes.len());
         self.bytes.slice(index(range.start)..index(range.end))
     }
 
+    #[inline]
     fn index_of(&self, offset: u64) -> usize {
         usize::try_from(offset.saturating_sub(self.from)).unwrap_or(usize::MAX)
     }

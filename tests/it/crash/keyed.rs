@@ -1,0 +1,366 @@
+//! Every short sequence of keyed submits, retries, rolls and restarts of a broadcaster, cut off at
+//! each persistence point of its last call; and a submit whose calls of the file system fail.
+//!
+//! What was answered is answered again, another payload conflicts, and each key has one effect and
+//! one copy on each vchannel. The threads of a broadcaster take turns as they like: the n-th point
+//! is not the same in every run, and whichever it is, this has to hold.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use oncelog::broadcast::{Answer, BroadcastId, Broadcaster, Options};
+use oncelog::testing::{
+    Dice, EDQUOT, EIO, EMFILE, ENOSPC, EROFS, Fault, Machine, MemIo, Which, survivors,
+};
+use oncelog::{Clock, CreateMode, Error, ErrorKind, Result, Store, StoreOptions};
+
+use super::drive::{SEGMENT_BYTES, chain};
+use crate::broadcast::desk::{DIR, Hands, Script, assert_same, copies, request};
+use crate::figures::{figure, is_release};
+
+/// Held by whatever runs a broadcaster in the proof: a bug of it is planted for all threads.
+pub(crate) static TURN: Mutex<()> = Mutex::new(());
+
+/// One call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Call {
+    /// Key and payload.
+    Submit(&'static str, &'static str),
+    /// A payload that fills a segment of control and of the channel: the next record rolls.
+    Fill,
+    Close,
+    Kill,
+}
+
+/// A second `k` is a retry, a `k` with another payload a conflict.
+const CALLS: [Call; 6] = [
+    Call::Submit("k", "p"),
+    Call::Submit("k", "q"),
+    Call::Submit("l", "p"),
+    Call::Fill,
+    Call::Close,
+    Call::Kill,
+];
+
+/// What callers were told, and what was done for them, by all processes so far.
+#[derive(Default)]
+struct Told {
+    answers: BTreeMap<String, (String, Answer)>,
+    effects: Vec<BroadcastId>,
+}
+
+/// One process.
+struct Process {
+    io: MemIo,
+    script: Arc<Script>,
+    broadcaster: Broadcaster,
+}
+
+impl Process {
+    fn start(io: MemIo, hands: &Arc<Hands>, told: &Told) -> Result<Self> {
+        let script = Arc::new(Script::default());
+        let clock: Arc<dyn Clock> = Arc::<Hands>::clone(hands);
+        let log = oncelog::Options::new().segment_bytes_max(SEGMENT_BYTES);
+        // The options of the logs first: they name a file system and a clock, too.
+        let store = StoreOptions::new().log(log).create(CreateMode::IfMissing);
+        let store = Store::open(Path::new(DIR), &store.clock(clock).io(Arc::new(io.clone())))?;
+        let options = Options::new().worker_count(1).register(Arc::<Script>::clone(&script));
+        let broadcaster = Broadcaster::open(store, options)?;
+        broadcaster.ensure_vchannels(&["a".into(), "b".into()])?;
+        let process = Self { io, script, broadcaster };
+        process.ask_again(told)?;
+        Ok(process)
+    }
+
+    fn submit(&self, key: &str, payload: &str) -> Result<Answer> {
+        let until = Instant::now() + Duration::from_secs(20);
+        loop {
+            // A process that is gone tells nobody; here its threads go on, in vain.
+            let patience = Some(Duration::from_millis(20));
+            let answer = self.broadcaster.submit(&request(key, payload), patience);
+            // Without a fault, to ask again is all that there is to it.
+            let again = answer.as_ref().is_err_and(|e| match e.kind() {
+                ErrorKind::InFlight => !self.io.is_stopped(),
+                ErrorKind::OutcomeUnknown | ErrorKind::LockTimeout => self.io.struck() == 0,
+                _ => false,
+            });
+            if !again || Instant::now() > until {
+                return answer;
+            }
+        }
+    }
+
+    /// A call of a caller who knows what he was told.
+    fn ask(&self, key: &str, payload: &str, told: &mut Told) -> Result<()> {
+        match (told.answers.get(key), self.submit(key, payload)) {
+            (Some((known, answer)), Ok(again)) => {
+                assert_eq!(known, payload, "another payload was answered");
+                assert!(again.duplicated, "an answer was given and is forgotten");
+                assert_same(answer, &again);
+            }
+            (None, Ok(answer)) => {
+                told.answers.insert(key.to_owned(), (payload.to_owned(), answer));
+            }
+            (Some((known, _)), Err(e)) if e.kind() == ErrorKind::Conflict => {
+                assert_ne!(known, payload, "the same payload conflicts");
+            }
+            (_, Err(e)) => return Err(e),
+        }
+        Ok(())
+    }
+
+    fn ask_again(&self, told: &Told) -> Result<()> {
+        for (key, (payload, answer)) in &told.answers {
+            let again = self.submit(key, payload)?;
+            assert!(again.duplicated, "an answer was given and is forgotten");
+            assert_same(answer, &again);
+        }
+        Ok(())
+    }
+
+    fn end(self, told: &mut Told) -> MemIo {
+        told.effects.extend(self.script.effects());
+        self.io.kill();
+        self.io
+    }
+}
+
+fn filling() -> String {
+    "f".repeat(50_000)
+}
+
+/// Makes the calls, the last one cut off before its `nth` persistence point; what is left, and
+/// whether the cut came before the end.
+fn cut(calls: &[Call], hands: &Arc<Hands>, nth: u64) -> (Machine, Told, bool) {
+    let mut told = Told::default();
+    let mut process =
+        Process::start(MemIo::new(Machine::new()), hands, &told).expect("nothing fails yet");
+    let (last, before) = calls.split_last().expect("a call");
+    for call in before {
+        process = step(process, *call, hands, &mut told).unwrap_or_else(|(_, e)| panic!("{e}"));
+    }
+    process.io.arm(Which::Persist, nth, 1, Fault::Stop);
+    let io = match step(process, *last, hands, &mut told) {
+        Ok(process) => {
+            let stopped = process.io.is_stopped();
+            let io = process.end(&mut told);
+            return (io.machine(), told, stopped);
+        }
+        Err((io, e)) => {
+            assert!(io.is_stopped(), "{}", chain(&e));
+            io
+        }
+    };
+    io.kill();
+    (io.machine(), told, true)
+}
+
+fn step(
+    process: Process,
+    call: Call,
+    hands: &Arc<Hands>,
+    told: &mut Told,
+) -> std::result::Result<Process, (MemIo, Error)> {
+    let done = match call {
+        Call::Submit(key, payload) => process.ask(key, payload, told),
+        Call::Fill => process.ask("fill", &filling(), told),
+        Call::Close => process.broadcaster.close(),
+        Call::Kill => Ok(()),
+    };
+    if done.is_err() || matches!(call, Call::Close | Call::Kill) {
+        let io = process.end(told);
+        done.map_err(|e| (io.clone(), e))?;
+        let next = io.successor(io.machine());
+        return Process::start(next.clone(), hands, told).map_err(|e| (next, e));
+    }
+    Ok(process)
+}
+
+/// A kill, and power losses of everything and of a part.
+fn after(machine: &Machine, seed: u64) -> Vec<Machine> {
+    let unsynced = machine.unsynced();
+    let mut left = vec![machine.clone(), machine.power_loss(&unsynced, &[])];
+    let ways = survivors(&unsynced, 3, &mut Dice::new(seed));
+    left.extend(ways.last().map(|way| machine.power_loss(&unsynced, way)));
+    left
+}
+
+/// Opens what is left, asks for every key that may have been asked for, and counts.
+fn check(machine: Machine, hands: &Arc<Hands>, told: &Told, calls: &[Call]) {
+    let mut told = Told { answers: told.answers.clone(), effects: told.effects.clone() };
+    let process = Process::start(MemIo::new(machine), hands, &told).unwrap();
+    for call in calls {
+        match call {
+            Call::Submit(key, payload) => match process.ask(key, payload, &mut told) {
+                // Accepted by a process that was cut off before it said so.
+                Err(e) if e.kind() == ErrorKind::Conflict && *key == "k" => {
+                    let other = if *payload == "p" { "q" } else { "p" };
+                    process.ask(key, other, &mut told).unwrap();
+                }
+                asked => asked.unwrap(),
+            },
+            Call::Fill => process.ask("fill", &filling(), &mut told).unwrap(),
+            Call::Close | Call::Kill => {}
+        }
+    }
+    let found = copies(&process.broadcaster);
+    let known = told
+        .answers
+        .values()
+        .flat_map(|(_, answer)| ["a", "b"].map(|vchannel| ((answer.id, vchannel.to_owned()), 1)));
+    assert_eq!(found, known.collect(), "not one copy of each answer on each vchannel");
+    told.effects.extend(process.script.effects());
+    told.effects.sort();
+    told.effects.dedup();
+    let mut ids: Vec<BroadcastId> = told.answers.values().map(|(_, answer)| answer.id).collect();
+    ids.sort();
+    assert_eq!(told.effects, ids, "not one effect for each answer");
+    process.broadcaster.close().unwrap();
+}
+
+/// Every cut of the last call; how many there were.
+fn cut_each(calls: &[Call]) -> usize {
+    let hands = Arc::new(Hands::default());
+    let mut cases = 0;
+    for nth in 1.. {
+        let (machine, told, is_cut) = cut(calls, &hands, nth);
+        for machine in after(&machine, nth) {
+            check(machine, &hands, &told, calls);
+            cases += 1;
+        }
+        if !is_cut {
+            break;
+        }
+    }
+    cases
+}
+
+/// Runs every job, most of which wait for threads of their own, and sums up.
+fn run_all<T: Sync>(jobs: &[T], run: impl Fn(&T) -> usize + Sync) -> usize {
+    let (next, sum) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let threads = std::thread::available_parallelism().map_or(1, usize::from) * 4;
+    std::thread::scope(|scope| {
+        let work = || {
+            while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                sum.fetch_add(run(job), Ordering::Relaxed);
+            }
+        };
+        let runs: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        runs.into_iter().for_each(|run| run.join().unwrap());
+    });
+    sum.into_inner()
+}
+
+#[test]
+fn no_short_sequence_of_keyed_submits_breaks_the_contract() {
+    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let begin = Instant::now();
+    let length = match (cfg!(planted), is_release()) {
+        (false, _) => 2,
+        (true, false) => 4,
+        (true, true) => 5,
+    };
+    let mut sequences: Vec<Vec<Call>> = Vec::new();
+    let mut longest: Vec<Vec<Call>> = vec![Vec::new()];
+    for _ in 0..length {
+        longest = longest
+            .iter()
+            .flat_map(|calls| CALLS.map(|call| [calls.as_slice(), &[call]].concat()))
+            .collect();
+        sequences.extend_from_slice(&longest);
+    }
+    let cases = run_all(&sequences, |calls| {
+        catch_unwind(AssertUnwindSafe(|| cut_each(calls)))
+            .unwrap_or_else(|_| panic!("in {calls:?}"))
+    });
+    println!(
+        "keyed: {} sequences of up to {length}, {cases} cases, {:.1} s",
+        sequences.len(),
+        begin.elapsed().as_secs_f64()
+    );
+    figure(2, "steps in sequences of calls of a broadcaster", length);
+    figure(2, "sequences of calls of a broadcaster", sequences.len());
+    figure(2, "crashes in sequences of calls of a broadcaster", cases);
+}
+
+/// A submit in a store whose `nth` call fails: what the caller is told, then a restart without
+/// faults. False when no call was met.
+fn fail(nth: u64, times: u64, fault: Fault) -> bool {
+    let hands = Arc::new(Hands::default());
+    let mut told = Told::default();
+    let io = MemIo::new(Machine::new());
+    // The names of the directories are durable: what a failed sync did to one is never known.
+    let made = Process::start(io.clone(), &hands, &told).unwrap();
+    made.broadcaster.close().unwrap();
+    let io = made.end(&mut told);
+    let io = MemIo::new(io.machine());
+    io.arm(Which::Any, nth, times, fault);
+    match Process::start(io.clone(), &hands, &told) {
+        Ok(process) => {
+            let asked = process.ask("k", "p", &mut told);
+            if let Err(e) = asked {
+                is_told(&e, fault);
+            }
+            // A failed close leaves what a kill leaves. A channel that failed, and failed to open
+            // again, is closed already.
+            if let Err(e) = process.broadcaster.close()
+                && e.kind() != ErrorKind::Closed
+            {
+                is_told(&e, fault);
+            }
+            process.end(&mut told);
+        }
+        Err(e) => is_told(&e, fault),
+    }
+    let met = io.struck() > 0;
+    io.kill();
+    for machine in after(&io.machine(), nth) {
+        check(machine, &hands, &told, &[Call::Submit("k", "p")]);
+    }
+    met
+}
+
+/// An error is told as what it is.
+#[track_caller]
+fn is_told(e: &Error, fault: Fault) {
+    let told = [
+        ErrorKind::OutcomeUnknown,
+        ErrorKind::InFlight,
+        ErrorKind::Poisoned,
+        ErrorKind::Io,
+        ErrorKind::Recovering,
+    ];
+    let full = [Fault::Error(ENOSPC), Fault::Error(EDQUOT)].contains(&fault);
+    let known = told.contains(&e.kind()) || (full && e.kind() == ErrorKind::StoreFull);
+    assert!(known, "{fault:?}: {} ({})", chain(e), e.kind());
+}
+
+#[test]
+fn no_failing_call_under_a_broadcaster_breaks_the_contract() {
+    let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let faults: &[Fault] = &[
+        Fault::Error(EIO),
+        Fault::Error(ENOSPC),
+        Fault::Error(EDQUOT),
+        Fault::Error(EROFS),
+        Fault::Error(EMFILE),
+        Fault::Short(1),
+        Fault::Short(100),
+    ];
+    let faults = if cfg!(planted) { faults } else { &faults[..1] };
+    let jobs: Vec<(Fault, u64)> =
+        faults.iter().flat_map(|fault| [1, 40].map(|times| (*fault, times))).collect();
+    let cases = run_all(&jobs, |(fault, times)| {
+        let met = |nth: &u64| {
+            catch_unwind(AssertUnwindSafe(|| fail(*nth, *times, *fault)))
+                .unwrap_or_else(|_| panic!("{fault:?} at call {nth}, {times} times"))
+        };
+        (1..).take_while(met).count()
+    });
+    println!("faults: {cases} cases under a broadcaster");
+    figure(5, "cases of a failing call of a broadcaster", cases);
+}
