@@ -14,11 +14,11 @@ const BUGS: &[(Bug, &str)] = &[
     #[cfg(loom)]
     (Bug::SyncCoversLater, "whoever_leads_every_append_is_durable_when_it_returns"),
     #[cfg(loom)]
+    (Bug::OneWoken, "all_whom_one_sync_covers_are_woken"),
+    #[cfg(loom)]
     (Bug::ReservationLeaked, "a_refusal_hands_the_key_to_who_waits_for_it"),
     #[cfg(loom)]
     (Bug::LockLeaked, "a_refusal_behind_the_locks_hands_them_on"),
-    #[cfg(loom)]
-    (Bug::OneWoken, "three_that_enqueue_and_wait_share_a_leader_and_none_waits_for_ever"),
     #[cfg(shuttle)]
     (Bug::AckBeforeSync, "a_whole_log_keeps_its_promises"),
     #[cfg(shuttle)]

@@ -44,6 +44,21 @@ fn three_that_enqueue_and_wait_share_a_leader_and_none_waits_for_ever() {
 }
 
 #[test]
+fn all_whom_one_sync_covers_are_woken() {
+    explored("one group", || {
+        let play = Play::on(&Machine::new(), false);
+        // Both are in the buffer before anybody leads.
+        let waits = [b"a", b"b"].map(|payload| play.log.enqueue(batch(&[payload])).unwrap());
+        let others = waits.map(|pending| {
+            play.beside(move |play| play.check_durable(pending.wait().unwrap().last))
+        });
+        play.append(b"c");
+        others.into_iter().for_each(|other| other.join().unwrap());
+        play.close();
+    });
+}
+
+#[test]
 fn who_yields_before_it_sleeps_is_told_all_the_same() {
     explored("yield", || {
         let yields = |o: Options| o.background(false).fill(Fill::None);
