@@ -80,10 +80,10 @@ pub(crate) fn encode(directory: &Directory) -> Vec<u8> {
         data.extend(first.to_le_bytes());
         data.extend(&(bytes.len() as u64).to_le_bytes()[..3]);
         let chunks = chunks(bytes);
-        data.extend((chunks.len() as u16).to_le_bytes());
+        data.extend(u16::try_from(chunks.len()).unwrap_or(u16::MAX).to_le_bytes());
         for (at, chunk) in chunks {
             data.extend(&(at as u64).to_le_bytes()[..3]);
-            data.extend((chunk.len() as u16).to_le_bytes());
+            data.extend(u16::try_from(chunk.len()).unwrap_or(u16::MAX).to_le_bytes());
             data.extend(chunk);
         }
     };
@@ -131,7 +131,7 @@ pub(crate) fn seal(directory: &mut Directory) {
         for index in 0..2 {
             Structure::Copy(index).seal(file);
         }
-        let footer = file.len().checked_sub(16).map(|at| word(file, at) as u32 as usize);
+        let footer = file.len().checked_sub(16).map(|at| low(word(file, at)));
         let footer = footer.and_then(|length| file.len().checked_sub(length));
         let footer = footer.filter(|&at| at >= 12_288 && at % 8 == 0 && at + 96 <= file.len());
         let end = footer.unwrap_or(file.len());
@@ -142,10 +142,15 @@ pub(crate) fn seal(directory: &mut Directory) {
                 break;
             }
             Structure::Frame(at).seal(file);
-            at += (32 + (word(file, at + 16) as u32 as usize)).next_multiple_of(8);
+            at += (32 + low(word(file, at + 16))).next_multiple_of(8);
         }
         if let Some(at) = footer {
             Structure::Footer(at).seal(file);
         }
     }
+}
+
+/// The low half of a word, as a length.
+fn low(word: u64) -> usize {
+    usize::try_from(word & 0xFFFF_FFFF).unwrap_or(usize::MAX)
 }

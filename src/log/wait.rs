@@ -17,7 +17,7 @@ const YIELD_TIME: Duration = Duration::from_micros(300);
 /// How long a leader waits for others: a part of a fast sync.
 #[cfg(not(all(test, any(loom, shuttle))))]
 const GATHER_TIME: Duration = Duration::from_micros(50);
-/// Time stands still while a schedule is checked: the gate is left and taken again.
+/// While a schedule is checked, the gate is left and taken again: all that others need.
 #[cfg(all(test, any(loom, shuttle)))]
 const GATHER_TIME: Duration = Duration::ZERO;
 

@@ -39,7 +39,18 @@ pub(crate) mod thread {
     #[cfg(shuttle)]
     use shuttle::thread as checked;
 
-    pub(crate) use self::checked::{Builder, JoinHandle, current, spawn};
+    pub(crate) use self::checked::{Builder, JoinHandle, current};
+
+    /// Size of a stack, in words: those of the checkers are small. An overflow is noticed.
+    const STACK_WORDS: usize = 1 << 16;
+
+    /// Starts a thread.
+    pub(crate) fn spawn<T: Send + 'static>(
+        run: impl FnOnce() -> T + Send + 'static,
+    ) -> JoinHandle<T> {
+        let started = Builder::new().stack_size(STACK_WORDS).spawn(run);
+        started.unwrap_or_else(|e| panic!("a checker starts every thread: {e}"))
+    }
 
     /// Lets others run; time passes meanwhile.
     pub(crate) fn yield_now() {
@@ -75,14 +86,16 @@ pub(crate) fn explore(run: impl Fn() + Send + Sync + 'static) -> u64 {
     #[cfg(planted)]
     super::planted::plant_ordered();
     let played = Arc::new(std::sync::atomic::AtomicU64::new(0));
-    let count = Arc::clone(&played);
+    let (count, run) = (Arc::clone(&played), Arc::new(run));
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(PREEMPTIONS);
     builder.max_branches = 10_000;
     builder.check(move || {
         count.fetch_add(1, Ordering::Relaxed);
         PASSED.set(Duration::ZERO);
-        run();
+        let run = Arc::clone(&run);
+        let played = thread::spawn(move || run()).join();
+        played.unwrap_or_else(|e| std::panic::resume_unwind(e));
     });
     played.load(Ordering::Relaxed)
 }
@@ -153,8 +166,7 @@ pub(crate) fn explored(name: &str, run: impl Fn() + Send + Sync + 'static) {
     let begin = Instant::now();
     let played = explore(run);
     let seconds = begin.elapsed().as_secs_f64();
-    println!("figure 11 {CHECKER} executions, {name}: {played}");
-    println!("{name}: {seconds:.1} s");
+    println!("{CHECKER}, {name}: {played} schedules in {seconds:.1} s");
 }
 
 /// A lock.

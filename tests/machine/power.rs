@@ -11,7 +11,7 @@ use std::{fs, hint, thread};
 
 use oncelog::testing::Dice;
 use oncelog::{
-    Batch, CreateMode, Durability, Error, ErrorKind, Log, LsnRange, Options, RecordKind,
+    Batch, CreateMode, Durability, Error, ErrorKind, Fill, Log, LsnRange, Options, RecordKind,
 };
 use rustix::fs::{Advice, fadvise};
 
@@ -122,8 +122,10 @@ impl<'a> Run<'a> {
     }
 }
 
-fn options(lie: Lie) -> Options {
-    let options = Options::new().io(Arc::new(Seam::new(lie)));
+/// Options of a run: segments are prepared in another way in each.
+fn options(number: u32, lie: Lie) -> Options {
+    let fill = [Fill::Auto, Fill::Allocate, Fill::None][usize::try_from(number).unwrap() % 3];
+    let options = Options::new().fill(fill).io(Arc::new(Seam::new(lie)));
     options.segment_bytes_max(65_536).create(CreateMode::IfMissing)
 }
 
@@ -257,7 +259,7 @@ impl Cutter {
     /// One cut, and what was wrong behind it.
     fn cut(&mut self, lie: Lie) -> Result<(), String> {
         self.number += 1;
-        let run = Run::new(self.number, options(lie), &mut self.ledger);
+        let run = Run::new(self.number, options(self.number, lie), &mut self.ledger);
         let mut dice = Dice::new(self.dice.roll());
         let lying = lie != Lie::None;
         let cut = match self.dice.below(8) {
@@ -296,8 +298,8 @@ impl Cutter {
 
     /// Opens what is left, and compares.
     fn check(&mut self) -> Result<(), String> {
-        let (log, report) =
-            Log::open(&self.dir, &options(Lie::None)).map_err(|e| format!("open: {e}"))?;
+        let (log, report) = Log::open(&self.dir, &options(self.number + 1, Lie::None))
+            .map_err(|e| format!("open: {e}"))?;
         self.torn += u32::from(report.torn.is_some());
         self.rewritten += u32::from(report.last_lsn > report.proven_lsn);
         self.ledger.check(&log)?;

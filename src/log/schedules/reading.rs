@@ -1,5 +1,6 @@
 //! The live hand-over: a reader that has all there is waits for more.
 
+use super::super::subscribe::{Delivery, Subscription};
 use super::*;
 use crate::sync::explored;
 
@@ -80,5 +81,74 @@ fn a_follower_is_told_of_the_close() {
         play.append(b"a");
         play.close();
         other.join().unwrap();
+    });
+}
+
+/// Has a subscriber take what comes until the log ends; each LSN up to `last` once, in order.
+fn subscribe(play: &Play, subscription: &mut Subscription, last: u64) {
+    let mut next = Lsn::FIRST;
+    loop {
+        match subscription.next() {
+            Ok(Delivery::Record(record)) => {
+                assert_eq!((record.lsn, record.durable), (next, true));
+                play.check_durable(record.lsn);
+                next = next.next();
+            }
+            Ok(Delivery::Gap { from, to }) => {
+                assert_eq!(from, next);
+                next = to.next();
+            }
+            Err(e) => {
+                assert_eq!(e.kind(), ErrorKind::Closed);
+                break assert_eq!(next.get(), last + 1);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_subscriber_gets_every_record_up_to_the_close() {
+    explored("subscribe", || {
+        let play = Play::on(&Machine::new(), false);
+        let mut subscription = play.log.subscribe(Lsn::FIRST).unwrap();
+        let other = play.beside(|play| {
+            play.log.append(b"a").unwrap();
+            play.log.append(b"b").unwrap();
+            play.log.clone().close().unwrap();
+        });
+        subscribe(&play, &mut subscription, 2);
+        other.join().unwrap();
+    });
+}
+
+#[test]
+fn a_subscriber_is_told_what_a_trim_took() {
+    let two = made(|play| {
+        play.append(&[1; 60_000]);
+        play.append(&[2; 8_000]);
+    });
+    explored("subscribe and trim", move || {
+        let play = Play::on(&two, false);
+        let mut subscription = play.log.subscribe(Lsn::FIRST).unwrap();
+        let other = play.beside(move |play| subscribe(play, &mut subscription, 2));
+        play.log.trim(Lsn::new(2).unwrap()).unwrap();
+        while play.log.remove_step().unwrap() {}
+        play.close();
+        other.join().unwrap();
+    });
+}
+
+#[test]
+fn a_task_that_subscribes_is_woken_for_what_is_appended() {
+    explored("task that subscribes", || {
+        let play = Play::on(&Machine::new(), false);
+        let other = play.beside(|play| play.append(b"a"));
+        let mut subscription = play.log.subscribe(Lsn::FIRST).unwrap();
+        let Delivery::Record(record) = block_on(subscription.next_async()).unwrap() else {
+            panic!("nothing was trimmed");
+        };
+        assert_eq!(record.lsn, Lsn::FIRST);
+        other.join().unwrap();
+        play.close();
     });
 }

@@ -434,7 +434,7 @@ impl Driver {
                 Err(e) => self.refused(&e, before)?,
             }
         }
-        let late = self.come_in(meanwhile);
+        let late = self.come_in(meanwhile.to_vec());
         for enqueued in pending {
             self.wait(enqueued)?;
         }
@@ -449,10 +449,10 @@ impl Driver {
 
     /// Has a record of each of these lengths appended, one at the next write, one at the next sync,
     /// and so on.
-    fn come_in(&self, lens: &[usize]) -> Arc<Mutex<Vec<Pending>>> {
+    fn come_in(&self, lens: Vec<usize>) -> Arc<Mutex<Vec<Pending>>> {
         let late = Arc::new(Mutex::new(Vec::new()));
         let (log, notes, found) = (self.log().clone(), Arc::clone(&self.notes), Arc::clone(&late));
-        let mut lens = lens.to_vec().into_iter();
+        let mut lens = lens.into_iter();
         self.meanwhile.set(move |_| {
             let Some(len) = lens.next() else { return };
             let payload = {

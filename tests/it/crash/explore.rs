@@ -137,7 +137,7 @@ impl<'a> Explorer<'a> {
         oracle.promised = oracle.promised.max(seen(machine, &oracle)?);
         let oracle = &oracle;
         let names = ["kill", "eviction", "power loss"];
-        self.ends(machine, oracle, trail, names, self.reach.ways[trail.depth()], dice)?;
+        self.ends(machine, oracle, trail, (names, self.reach.ways[trail.depth()]), dice)?;
         if trail.depth() > 0 {
             return Ok(());
         }
@@ -152,7 +152,7 @@ impl<'a> Explorer<'a> {
                 _ => break,
             }
             let names = ["failed sync, kill", "failed sync, eviction", "failed sync, power loss"];
-            self.ends(&failed, oracle, trail, names, 4, dice)?;
+            self.ends(&failed, oracle, trail, (names, 4), dice)?;
         }
         Ok(())
     }
@@ -163,8 +163,7 @@ impl<'a> Explorer<'a> {
         machine: &Machine,
         oracle: &Oracle,
         trail: Trail,
-        [kill, eviction, loss]: [&'static str; 3],
-        ways: usize,
+        ([kill, eviction, loss], ways): ([&'static str; 3], usize),
         dice: &mut Dice,
     ) -> Result<(), String> {
         self.visit(machine, oracle, (kill, End::Kill), trail)

@@ -2,7 +2,6 @@
 //! it belong to shorter sequences.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
 
 use super::drive::{Op, ROOM};
 use super::explore::{Explorer, Reach};
@@ -87,14 +86,7 @@ fn play(alphabet: &[Op], length: u32) -> Result<(usize, Counts), String> {
 
 #[track_caller]
 fn check(name: &str, alphabet: &[Op], length: u32) {
-    let begin = Instant::now();
     let (sequences, counts) = play(alphabet, length).unwrap_or_else(|e| panic!("{e}"));
-    println!(
-        "{name}: {sequences} sequences of up to {length}, {} points, {} openings, {:.1} s",
-        counts.points,
-        counts.openings,
-        begin.elapsed().as_secs_f64()
-    );
     figure(2, &format!("steps in sequences of {name}"), length);
     figure(2, &format!("sequences of {name}"), sequences);
     figure(2, &format!("crash points in sequences of {name}"), counts.points);

@@ -429,6 +429,7 @@ fn spares() -> Vec<Workload> {
     ]
 }
 
+#[expect(clippy::too_many_lines, reason = "a table")]
 fn failed_syncs() -> Vec<Workload> {
     let fill = || synced(ROOM - 3000);
     vec![
