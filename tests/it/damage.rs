@@ -53,7 +53,8 @@ fn verdict(finding: &Finding, directory: &Directory) -> Vec<String> {
         Verdict::Unsupported => "unsupported",
     };
     let rows: String = finding.rows.iter().collect();
-    let mut lines = vec![format!("verdict {word} rows {rows}")];
+    let also = if finding.degraded && word != "degraded" { " also degraded" } else { "" };
+    let mut lines = vec![format!("verdict {word} rows {rows}{also}")];
     let name_of = |number: u64| {
         let prefix = format!("{number:010}-");
         let named = directory.files.iter().find(|(name, _)| name.starts_with(&prefix));
@@ -92,6 +93,15 @@ fn judged(directory: &Directory) -> Vec<String> {
 
 /// The answers of `work` for all of `pieces`, in no order, on as many threads as run at once here.
 pub(crate) fn shared_out<T: Sync, A: Send>(pieces: &[T], work: impl Fn(&T) -> A + Sync) -> Vec<A> {
+    shared_among(thread::available_parallelism().map_or(1, usize::from), pieces, work)
+}
+
+/// The same on a number of threads, for work that waits.
+pub(crate) fn shared_among<T: Sync, A: Send>(
+    threads: usize,
+    pieces: &[T],
+    work: impl Fn(&T) -> A + Sync,
+) -> Vec<A> {
     let next = AtomicUsize::new(0);
     let take = || {
         let mut answers = Vec::new();
@@ -100,7 +110,6 @@ pub(crate) fn shared_out<T: Sync, A: Send>(pieces: &[T], work: impl Fn(&T) -> A 
         }
         answers
     };
-    let threads = thread::available_parallelism().map_or(1, usize::from);
     thread::scope(|scope| {
         let running: Vec<_> = (0..threads).map(|_| scope.spawn(take)).collect();
         let answers = running.into_iter().map(|thread| thread.join());
