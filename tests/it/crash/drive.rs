@@ -55,11 +55,15 @@ pub(crate) enum Op {
     Kill,
     /// A kill, and the system drops clean pages.
     Evict,
+    /// The system drops clean pages, and the process goes on.
+    Drop,
     Power,
     /// Leaves this many blocks free.
     Space(Option<u64>),
     /// The next sync of a file fails.
     FailSync,
+    /// The sync of a file behind the next one fails.
+    FailSecondSync,
     /// The next sync of the directory fails.
     FailSyncDir,
     /// The next write fails, or takes so many bytes.
@@ -339,6 +343,10 @@ impl Driver {
                 let machine = self.io.machine().evict(|_| self.dice.below(2) == 1);
                 self.restart(machine, End::Evict)
             }
+            Op::Drop => {
+                self.io.alter(|machine| *machine = machine.evict(|_| true));
+                Ok(())
+            }
             Op::Power => {
                 let machine = self.io.machine();
                 let unsynced = machine.unsynced();
@@ -352,6 +360,10 @@ impl Driver {
                 Ok(())
             }
             Op::FailSync => self.arm(CallKind::Sync, Fault::Error(EIO)),
+            Op::FailSecondSync => {
+                self.io.arm(Which::Kind(CallKind::Sync), 2, 1, Fault::Error(EIO));
+                Ok(())
+            }
             Op::FailSyncDir => self.arm(CallKind::SyncDir, Fault::Error(EIO)),
             Op::FailWrite(None) => self.arm(CallKind::Write, Fault::Error(ENOSPC)),
             Op::FailWrite(Some(len)) => self.arm(CallKind::Write, Fault::Short(*len)),
