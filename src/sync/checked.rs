@@ -6,6 +6,7 @@
 
 #![expect(
     clippy::disallowed_methods,
+    clippy::panic,
     clippy::print_stdout,
     reason = "it is for tests alone, which print their figures"
 )]

@@ -14,7 +14,7 @@ const BUGS: &[(Bug, &str)] = &[
     #[cfg(loom)]
     (Bug::SyncCoversLater, "whoever_leads_every_append_is_durable_when_it_returns"),
     #[cfg(loom)]
-    (Bug::OneWoken, "three_appends_share_leaders_and_none_waits_for_ever"),
+    (Bug::OneWoken, "all_whom_one_sync_covers_are_woken"),
     #[cfg(loom)]
     (Bug::ReservationLeaked, "a_refusal_hands_the_key_to_who_waits_for_it"),
     #[cfg(loom)]

@@ -122,6 +122,10 @@ impl Io for Counting {
         Ok(Arc::new(CountedFile { under, name, counted: Arc::clone(&self.counted) }))
     }
 
+    fn open_dir(&self, dir: &Path) -> io::Result<Arc<dyn IoFile>> {
+        self.under.open_dir(dir)
+    }
+
     fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
         self.under.list(dir)
     }

@@ -21,7 +21,7 @@ use std::time::Instant;
 
 use self::explore::{Reach, explore};
 use self::seen::Seen;
-use crate::figures::{figure, is_release};
+use crate::figures::{figure, is_release, of_release};
 
 /// What a run has to reach.
 struct Size {
@@ -40,7 +40,7 @@ fn size() -> Size {
     }
     let reach = Reach { ways: [400, 6], failures: 2, ..reach };
     if is_release() {
-        return Size { reach, drawn: u64::MAX, distinct: 100_000_000 };
+        return Size { reach, drawn: u64::MAX, distinct: of_release(100_000_000) };
     }
     Size { reach, drawn: 450, distinct: 1_000_000 }
 }

@@ -9,6 +9,14 @@ pub(crate) fn figure(row: u32, name: &str, value: impl Display) {
     println!("figure {row} {name}: {value}");
 }
 
+/// The part of a size of a release that `ONCELOG_PROOF_PERCENT` asks for; all of it by default.
+pub(crate) fn of_release(count: usize) -> usize {
+    let percent = std::env::var("ONCELOG_PROOF_PERCENT").map_or(100, |percent| {
+        percent.parse().unwrap_or_else(|e| panic!("ONCELOG_PROOF_PERCENT: {percent}: {e}"))
+    });
+    count / 100 * percent
+}
+
 /// True for the sizes of a release, false for those of every change.
 pub(crate) fn is_release() -> bool {
     match std::env::var("ONCELOG_PROOF").as_deref() {

@@ -35,6 +35,7 @@ fn caught(bug: Bug) -> Option<String> {
 }
 
 /// Plants the bugs of the log on threads of their own; those that survive.
+#[expect(clippy::print_stdout, reason = "who was caught, and by what, is what the test is about")]
 fn survivors_of_crashes() -> Vec<Bug> {
     let (bugs, survivors) = (Mutex::new(Bug::LOG.into_iter()), Mutex::new(Vec::new()));
     let run = || {

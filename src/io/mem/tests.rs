@@ -342,6 +342,28 @@ fn choices_are_different_and_repeat_with_their_seed() {
     assert_ne!(ways, survivors(&unsynced, 200, &mut Dice::new(6)));
 }
 
+#[test]
+fn a_choice_has_all_nothing_each_thing_alone_and_each_one_missing() {
+    let (io, file) = fresh();
+    durable(&io, &file);
+    file.write_all_at(&[1; 10_240], 0).unwrap();
+    let unsynced = io.machine().unsynced();
+    let count = unsynced.len();
+    assert_eq!(count, 21, "twenty sectors and a length");
+    let ways = survivors(&unsynced, 200, &mut Dice::new(5));
+    let only = |kept: &dyn Fn(usize) -> bool| {
+        let way: Vec<usize> = (0..count).map(|k| usize::from(kept(k))).collect();
+        assert!(ways.contains(&way), "{way:?}");
+    };
+    only(&|_| false);
+    only(&|_| true);
+    for one in 0..count {
+        only(&|k| k == one);
+        only(&|k| k != one);
+        only(&|k| k < one);
+    }
+}
+
 /// A call and its answer, in the words that both file systems share.
 fn answer(io: &dyn Io, root: &Path, files: &mut [Option<Arc<dyn IoFile>>], seed: u64) -> String {
     let mut dice = Dice::new(seed);

@@ -26,6 +26,38 @@ fn three_appends_share_leaders_and_none_waits_for_ever() {
     });
 }
 
+/// Between the two calls of each, another one may take all three batches.
+#[test]
+fn three_that_enqueue_and_wait_share_a_leader_and_none_waits_for_ever() {
+    explored("three waits", || {
+        let play = Play::on(&Machine::new(), false);
+        let wait = |play: &Play, payload: &[u8]| {
+            let batch = Batch { kind: RecordKind::RECORD, records: &[payload] };
+            let lsns = play.log.enqueue(batch).unwrap().wait().unwrap();
+            play.check_durable(lsns.last);
+        };
+        let others = [b"a", b"b"].map(|payload| play.beside(move |play| wait(play, payload)));
+        wait(&play, b"c");
+        others.into_iter().for_each(|other| other.join().unwrap());
+        play.close();
+    });
+}
+
+#[test]
+fn all_whom_one_sync_covers_are_woken() {
+    explored("one group", || {
+        let play = Play::on(&Machine::new(), false);
+        // Both are in the buffer before anybody leads.
+        let waits = [b"a", b"b"].map(|payload| play.log.enqueue(batch(&[payload])).unwrap());
+        let others = waits.map(|pending| {
+            play.beside(move |play| play.check_durable(pending.wait().unwrap().last))
+        });
+        play.append(b"c");
+        others.into_iter().for_each(|other| other.join().unwrap());
+        play.close();
+    });
+}
+
 #[test]
 fn who_yields_before_it_sleeps_is_told_all_the_same() {
     explored("yield", || {

@@ -58,6 +58,10 @@ impl Io for Meeting {
         Ok(Arc::new(MeetingFile { file, meanwhile: self.meanwhile.clone() }))
     }
 
+    fn open_dir(&self, dir: &Path) -> Result<Arc<dyn IoFile>> {
+        self.io.open_dir(dir)
+    }
+
     fn list(&self, dir: &Path) -> Result<Vec<DirEntry>> {
         self.io.list(dir)
     }

@@ -36,6 +36,7 @@ pub(crate) fn all(random: u64) -> impl Iterator<Item = Workload> + Send {
     first.extend(fills());
     first.extend(spares());
     first.extend(failed_syncs());
+    first.extend(failed_write_backs());
     first.extend(failed_writes());
     first.extend(remainders());
     first.extend(hold::workloads());
@@ -501,6 +502,15 @@ fn failed_syncs() -> Vec<Workload> {
             ],
         ),
         named(
+            "failed sync of a close",
+            vec![synced(5), buffered(1200), Op::FailSync, Op::Close, Op::Close, synced(1200)],
+        ),
+    ]
+}
+
+fn failed_write_backs() -> Vec<Workload> {
+    vec![
+        named(
             "failed write-back",
             vec![
                 synced(9),
@@ -544,10 +554,6 @@ fn failed_syncs() -> Vec<Workload> {
                 Op::Power,
                 synced(5),
             ],
-        ),
-        named(
-            "failed sync of a close",
-            vec![synced(5), buffered(1200), Op::FailSync, Op::Close, Op::Close, synced(1200)],
         ),
     ]
 }
