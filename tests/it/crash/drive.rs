@@ -360,14 +360,11 @@ impl Driver {
                 self.full = free.is_some();
                 Ok(())
             }
-            Op::FailSync => self.arm(CallKind::Sync, Fault::Error(EIO)),
-            Op::FailSecondSync => {
-                self.io.arm(Which::Kind(CallKind::Sync), 2, 1, Fault::Error(EIO));
-                Ok(())
-            }
-            Op::FailSyncDir => self.arm(CallKind::SyncDir, Fault::Error(EIO)),
-            Op::FailWrite(None) => self.arm(CallKind::Write, Fault::Error(ENOSPC)),
-            Op::FailWrite(Some(len)) => self.arm(CallKind::Write, Fault::Short(*len)),
+            Op::FailSync => self.arm(CallKind::Sync, 1, Fault::Error(EIO)),
+            Op::FailSecondSync => self.arm(CallKind::Sync, 2, Fault::Error(EIO)),
+            Op::FailSyncDir => self.arm(CallKind::SyncDir, 1, Fault::Error(EIO)),
+            Op::FailWrite(None) => self.arm(CallKind::Write, 1, Fault::Error(ENOSPC)),
+            Op::FailWrite(Some(len)) => self.arm(CallKind::Write, 1, Fault::Short(*len)),
             Op::FailWriteBack => {
                 let newest = segments(&self.io.machine()).pop().unwrap_or_default();
                 let (path, seed) = (Path::new(DIR).join(newest), self.dice.roll());
@@ -379,8 +376,8 @@ impl Driver {
         }
     }
 
-    fn arm(&mut self, kind: CallKind, fault: Fault) -> Result<(), String> {
-        self.io.arm(Which::Kind(kind), 1, 1, fault);
+    fn arm(&mut self, kind: CallKind, nth: u64, fault: Fault) -> Result<(), String> {
+        self.io.arm(Which::Kind(kind), nth, 1, fault);
         Ok(())
     }
 
