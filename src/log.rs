@@ -386,14 +386,7 @@ impl Handle {
             return closed; // by another clone, which may be at it
         }
         let background = lock(&self.background).take();
-        // A waker that the background thread calls may own the last clone: it cannot wait for
-        // itself, and has no I/O under way then.
-        if let Some(background) = background
-            && background.thread().id() != thread::current().id()
-            && background.join().is_err()
-        {
-            tracing::error!("the log's thread panicked");
-        }
+        join(background, "the log's thread");
         self.shared.end_filler();
         self.end_trimmer();
         drop(self.shared.cursor_file());
@@ -412,6 +405,17 @@ impl Drop for Handle {
             }
             _ => {}
         }
+    }
+}
+
+/// Waits for a thread of the log that was closed. A waker that the thread itself calls may own the
+/// last clone: it cannot wait for itself, and has no I/O under way then.
+fn join(thread: Option<JoinHandle<()>>, name: &str) {
+    if let Some(thread) = thread
+        && thread.thread().id() != thread::current().id()
+        && thread.join().is_err()
+    {
+        tracing::error!(thread = name, "panicked");
     }
 }
 

@@ -118,7 +118,8 @@ impl Shared {
         // From here on only a roll may follow: a footer may stand there.
         gate.must_roll = true;
         (gate.written, gate.durable, gate.moved) = (upto, upto, true);
-        let gate = self.settle(gate);
+        // Tasks are woken at the end: a waker that closes the log would wait for this roll.
+        self.turn(&mut gate);
         // 6. to 8. Header, name, directory.
         let (gate, tail, entered) =
             self.with_tail(gate, tail, |_| spare.enter(&*self.io, &self.dir, &header, oldest));

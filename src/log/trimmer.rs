@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use super::writer::{Gate, Guard, Shared, now};
-use super::{Handle, lock};
+use super::{Handle, join, lock};
 use crate::error::ErrorKind;
 use crate::sync::thread::{self, JoinHandle};
 
@@ -48,9 +48,7 @@ impl Handle {
             trimmer.is_over = true;
             trimmer.thread.take()
         };
-        if thread.is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the thread that trims panicked");
-        }
+        join(thread, "the thread that trims");
     }
 }
 
