@@ -268,3 +268,28 @@ fn refused_and_reused(gate: &mut Gate, e: &Error, from: super::tail::Mark) -> bo
     gate.reused = true;
     true
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::io::mem::{Machine, MemIo};
+    use crate::log::{Batch, CreateMode, Log, Options, RecordKind};
+
+    #[test]
+    fn a_leader_writes_nothing_behind_a_failure_that_came_while_it_gathered() {
+        let io = MemIo::new(Machine::new());
+        let options = Options::new().create(CreateMode::IfMissing).background(false);
+        let (log, _) = Log::open("/log", &options.io(Arc::new(io.clone()))).unwrap();
+        let shared = &log.handle.shared;
+        shared.enqueue(Batch { kind: RecordKind::RECORD, records: &[b"x"] }, false).unwrap();
+        let calls = io.counts().0;
+        let mut gate = shared.gate();
+        gate.set_poison(Error::new(ErrorKind::Io, "the filler's sync has failed"));
+        let gate = shared.lead(gate, true);
+        assert_eq!((gate.written.lsn, gate.durable.lsn, gate.queue.is_empty()), (0, 0, false));
+        drop(gate);
+        assert_eq!(io.counts().0, calls);
+    }
+}
