@@ -143,7 +143,8 @@ impl Log {
             *lock(&handle.background) = Some(started);
             shared.call_filler(&mut shared.gate());
         }
-        if !options.retention.is_everything() || !report.leftovers.is_empty() {
+        let is_degraded = !shared.gate().degraded.is_empty();
+        if is_degraded || !options.retention.is_everything() || !report.leftovers.is_empty() {
             handle.start_trimmer();
         }
         Ok((Self { handle: Arc::new(handle) }, report))

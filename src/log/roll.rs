@@ -49,7 +49,13 @@ impl Shared {
         gate.writing = 0;
         let rolled = match rolled {
             Ok(()) => Ok(()),
-            Err(Fault::Refused(e)) => Err(e),
+            Err(Fault::Refused(e)) => {
+                if e.kind() == ErrorKind::StoreFull {
+                    // The tail has grown since the last look: limits may free the space.
+                    self.look_again(&mut gate);
+                }
+                Err(e)
+            }
             Err(Fault::Final(e)) => {
                 gate.set_poison(e);
                 gate.check_open()

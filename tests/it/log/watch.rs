@@ -59,7 +59,12 @@ impl Watch {
 
     /// Waits until a sync is held back.
     pub(crate) fn wait_held(&self) {
-        self.wait(|state| state.waiting > 0);
+        self.wait_held_count(1);
+    }
+
+    /// Waits until so many syncs are held back at the same time.
+    pub(crate) fn wait_held_count(&self, count: usize) {
+        self.wait(|state| state.waiting >= count);
     }
 
     /// Waits for an event that was not there before `seen`.
