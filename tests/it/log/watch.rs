@@ -74,8 +74,9 @@ impl Watch {
 
     fn wait(&self, mut is: impl FnMut(&State) -> bool) {
         let state = self.state.0.lock().unwrap();
-        let (_state, waited) =
+        let (state, waited) =
             self.state.1.wait_timeout_while(state, PATIENCE, |state| !is(state)).unwrap();
+        drop(state);
         assert!(!waited.timed_out(), "nothing happened");
     }
 

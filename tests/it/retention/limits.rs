@@ -210,6 +210,7 @@ fn a_roll_without_space_has_the_limits_looked_at() {
     let options = options.background(true).fill(Fill::Allocate).retention(retention);
     let (log, _) = Log::open("/log", &options).unwrap();
     fill(&log, 6);
+    assert_eq!(log.trim_by_retention().unwrap().segments, 0, "the look that the roll made due");
     io.set_free_blocks(Some(0));
     fill(&log, 4);
     assert_eq!(log.append(&[1; 9000]).unwrap_err().kind(), ErrorKind::StoreFull);
