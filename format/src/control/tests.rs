@@ -4,7 +4,7 @@ use crate::message::{
 };
 
 /// Miri is a thousand times slower: it meets one bit of this many.
-const STEP: usize = if cfg!(miri) { 199 } else { 1 };
+const STEP: usize = if cfg!(miri) { 397 } else { 1 };
 
 fn accepted(job: JobLink) -> Accepted {
     Accepted {
