@@ -143,7 +143,8 @@ impl Log {
             *lock(&handle.background) = Some(started);
             shared.call_filler(&mut shared.gate());
         }
-        if !options.retention.is_everything() || !report.leftovers.is_empty() {
+        let is_degraded = !shared.gate().degraded.is_empty();
+        if is_degraded || !options.retention.is_everything() || !report.leftovers.is_empty() {
             handle.start_trimmer();
         }
         Ok((Self { handle: Arc::new(handle) }, report))
@@ -386,14 +387,7 @@ impl Handle {
             return closed; // by another clone, which may be at it
         }
         let background = lock(&self.background).take();
-        // A waker that the background thread calls may own the last clone: it cannot wait for
-        // itself, and has no I/O under way then.
-        if let Some(background) = background
-            && background.thread().id() != thread::current().id()
-            && background.join().is_err()
-        {
-            tracing::error!("the log's thread panicked");
-        }
+        join(background, "the log's thread");
         self.shared.end_filler();
         self.end_trimmer();
         drop(self.shared.cursor_file());
@@ -412,6 +406,17 @@ impl Drop for Handle {
             }
             _ => {}
         }
+    }
+}
+
+/// Waits for a thread of the log that was closed. A waker that the thread itself calls may own the
+/// last clone: it cannot wait for itself, and has no I/O under way then.
+fn join(thread: Option<JoinHandle<()>>, name: &str) {
+    if let Some(thread) = thread
+        && thread.thread().id() != thread::current().id()
+        && thread.join().is_err()
+    {
+        tracing::error!(thread = name, "panicked");
     }
 }
 

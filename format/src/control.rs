@@ -168,20 +168,18 @@ impl Body {
         }
     }
 
+    /// Says whether the record is of a checkpoint.
+    #[must_use]
+    pub fn is_checkpoint(&self) -> bool {
+        matches!(self, Self::CheckpointBegin(_) | Self::CheckpointPart(_) | Self::CheckpointEnd(_))
+    }
+
     /// Says whether the record frees space or finishes work, so that it may use a log's reserve
     /// when the disk is full.
     #[must_use]
     pub fn is_finishing(&self) -> bool {
-        matches!(
-            self,
-            Self::Ack(_)
-                | Self::Done(_)
-                | Self::Dropped(_)
-                | Self::Park(_)
-                | Self::CheckpointBegin(_)
-                | Self::CheckpointPart(_)
-                | Self::CheckpointEnd(_)
-        )
+        matches!(self, Self::Ack(_) | Self::Done(_) | Self::Dropped(_) | Self::Park(_))
+            || self.is_checkpoint()
     }
 }
 

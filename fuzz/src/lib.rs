@@ -46,6 +46,18 @@ use oncelog_format::{
     decode_frame as frame_at, encode_frame, limits,
 };
 
+/// Puts in the bug that `ONCELOG_PLANT` names, so that a target can show that it would find it.
+#[cfg(planted)]
+fn plant() {
+    use oncelog::planted::{Bug, plant_here};
+    let name = std::env::var("ONCELOG_PLANT").unwrap_or_default();
+    let bug = Bug::LOG.into_iter().find(|bug| format!("{bug:?}") == name);
+    plant_here(bug.expect("a bug of the log in ONCELOG_PLANT"));
+}
+
+#[cfg(not(planted))]
+fn plant() {}
+
 /// Salt and offset (8 bytes each), then a frame.
 pub fn decode_frame(data: &[u8]) {
     let Some((salt, rest)) = data.split_first_chunk() else { return };
@@ -109,6 +121,7 @@ pub fn decode_message(data: &[u8]) {
 
 /// The files of a log: whoever looks at it, and who opens it for writing.
 pub fn open_directory(data: &[u8]) {
+    plant();
     for sealed in [false, true] {
         let mut directory = directory::decode(data);
         if sealed {
@@ -157,6 +170,7 @@ fn mem(io: &MemIo) -> Arc<dyn Io> {
 
 /// The library beside the reference, on the files of a log.
 pub fn against_reference(data: &[u8]) {
+    plant();
     for sealed in [false, true] {
         let mut directory = directory::decode(data);
         if sealed {
@@ -172,6 +186,7 @@ pub fn against_reference(data: &[u8]) {
 
 /// Operations on a log, with crashes, against a model.
 pub fn operations(data: &[u8]) {
+    plant();
     operations::run(data);
 }
 

@@ -73,38 +73,55 @@ impl Checkpoints {
     }
 }
 
-/// Puts a checkpoint together again, record by record.
+/// Reads a checkpoint, record by record.
 #[derive(Debug)]
 pub(crate) struct Loading {
     end: CheckpointEnd,
-    state: State,
+    /// `None` where the checkpoint is compared with its End and nothing more: a second state of a
+    /// million keys has no place beside the one in use.
+    state: Option<State>,
     entries: Entries,
     hasher: Sha256,
+    entry_count: u64,
     stream_bytes: u64,
     part_count: u32,
+    /// Its Begin was seen, and states a version that is known here.
+    begun: bool,
     /// Something does not fit: it is no checkpoint.
     broken: bool,
 }
 
 impl Loading {
-    /// Begins with what the run's End says of it.
-    pub(crate) fn new(end: CheckpointEnd) -> Self {
+    /// Puts the state of a run together, which ends so.
+    pub(crate) fn whole(end: CheckpointEnd) -> Self {
+        Self { state: Some(State::default()), ..Self::compared(end) }
+    }
+
+    /// Compares a run with its End.
+    pub(crate) fn compared(end: CheckpointEnd) -> Self {
         Self {
             end,
-            state: State::default(),
+            state: None,
             entries: Entries::default(),
             hasher: Sha256::new(),
+            entry_count: 0,
             stream_bytes: 0,
             part_count: 0,
+            begun: false,
             broken: false,
         }
+    }
+
+    /// LSN of the run's Begin.
+    pub(crate) fn begin(&self) -> Lsn {
+        Lsn::at_least_first(self.end.begin_lsn)
     }
 
     /// Takes a record that stands from the run's Begin on.
     pub(crate) fn take(&mut self, record: &ControlRecord) {
         match &record.body {
             Body::CheckpointBegin(x) if x.covers == self.end.covers => {
-                self.broken |= x.state_version != STATE_VERSION;
+                self.begun = x.state_version == STATE_VERSION;
             }
             Body::CheckpointPart(x) if x.covers == self.end.covers => self.take_part(x),
             _ => {}
@@ -112,28 +129,38 @@ impl Loading {
     }
 
     fn take_part(&mut self, part: &CheckpointPart) {
-        self.broken |= part.index != self.part_count;
+        self.broken |= !self.begun || part.index != self.part_count;
+        if self.broken {
+            return;
+        }
         self.part_count = self.part_count.saturating_add(1);
         self.hasher.update(&part.bytes);
         let len = u64::try_from(part.bytes.len()).unwrap_or(u64::MAX);
         self.stream_bytes = self.stream_bytes.saturating_add(len);
-        if self.broken {
-            return;
-        }
-        let (state, mut fits) = (&mut self.state, true);
-        let taken = self.entries.push(&part.bytes, |entry| fits &= state.take_entry(entry));
+        let (state, count, mut fits) = (&mut self.state, &mut self.entry_count, true);
+        let taken = self.entries.push(&part.bytes, |entry| {
+            // The facts come first, and once.
+            fits &= (*count == 0) == matches!(entry, Entry::Facts(_));
+            *count = count.saturating_add(1);
+            fits &= state.as_mut().is_none_or(|state| state.take_entry(entry));
+        });
         self.broken = taken.is_err() || !fits;
     }
 
-    /// The state, when all of it is there and is what its End says.
-    pub(crate) fn finish(self) -> Option<State> {
-        let Self { end, mut state, entries, hasher, stream_bytes, part_count, broken } = self;
-        let whole = !broken
+    /// Whether all of it is there and is what its End says; with the state where that was asked
+    /// for.
+    pub(crate) fn finish(self) -> (bool, Option<State>) {
+        let Self { end, state, entries, hasher, entry_count, .. } = self;
+        let whole = !self.broken
+            && entry_count > 0
             && entries.finish().is_ok()
-            && (part_count, stream_bytes) == (end.part_count, end.stream_bytes)
+            && (self.part_count, self.stream_bytes) == (end.part_count, end.stream_bytes)
             && hasher.finalize()[..] == end.sha256;
-        state.end_entries();
-        whole.then_some(state)
+        let state = state.filter(|_| whole).map(|mut state| {
+            state.end_entries();
+            state
+        });
+        (whole, state)
     }
 }
 
@@ -213,16 +240,18 @@ impl Inner {
                 core = self.turned.wait(core).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
-            // Also when it fails: the next try is not at once.
-            core.unchecked_bytes = 0;
             drop(core);
             match self.checkpoint() {
-                Err(e) if e.kind() != ErrorKind::Closed => {
-                    tracing::warn!(error = %e, "no checkpoint");
+                Err(e) => {
+                    if e.kind() != ErrorKind::Closed {
+                        tracing::warn!(error = %e, "no checkpoint");
+                    }
+                    core = self.lock();
+                    // The next try is behind as many bytes again.
+                    core.unchecked_bytes = 0;
                 }
-                _ => {}
+                Ok(_) => core = self.lock(),
             }
-            core = self.lock();
         }
     }
 
@@ -296,7 +325,7 @@ impl Inner {
 
     fn read_back(&self, end: CheckpointEnd, lsn: Lsn) -> Result<Checkpoint> {
         let mut reader = self.store.control().reader(Lsn::at_least_first(end.begin_lsn))?;
-        if restore::load(&mut reader, end, lsn)?.is_none() {
+        if !restore::read(&mut reader, Loading::compared(end), lsn)?.0 {
             let what = "a checkpoint that was written is not what is read";
             return Err(Error::new(ErrorKind::Corrupt, what).at_lsn(lsn.get()));
         }

@@ -142,9 +142,17 @@ impl Ends {
 }
 
 /// The state of a checkpoint that ends at `lsn`; `None` when it is not whole.
-pub(crate) fn load(reader: &mut Reader, end: CheckpointEnd, lsn: Lsn) -> Result<Option<State>> {
-    let mut loading = Loading::new(end);
-    reader.seek(Lsn::at_least_first(end.begin_lsn));
+fn load(reader: &mut Reader, end: CheckpointEnd, lsn: Lsn) -> Result<Option<State>> {
+    read(reader, Loading::whole(end), lsn).map(|(_, state)| state)
+}
+
+/// Reads a checkpoint that ends at `lsn`: whether it is whole, and its state where that is asked for.
+pub(crate) fn read(
+    reader: &mut Reader,
+    mut loading: Loading,
+    lsn: Lsn,
+) -> Result<(bool, Option<State>)> {
+    reader.seek(loading.begin());
     while let Some(record) = reader.next()? {
         if record.lsn >= lsn {
             break;

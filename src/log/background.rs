@@ -19,7 +19,6 @@ enum Work {
     Write,
     Sync,
     Slot,
-    Rebuild,
     /// The thread that fills is to be started.
     Start,
     /// Nothing before so much time has passed.
@@ -62,7 +61,6 @@ pub(crate) fn run(shared: &Arc<Shared>) {
             Work::Write => shared.lead(gate, false),
             Work::Sync => shared.lead(gate, true),
             Work::Slot => shared.write_idle_slot(gate),
-            Work::Rebuild => shared.rebuild_next(gate),
         };
     }
 }
@@ -97,7 +95,7 @@ fn next(gate: &Gate, now: Duration, since: Duration) -> Work {
         let time = left(since);
         return if time.is_zero() { Work::Slot } else { Work::Rest(time) };
     }
-    if gate.degraded.is_empty() { Work::Park } else { Work::Rebuild }
+    Work::Park
 }
 
 impl Shared {

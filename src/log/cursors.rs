@@ -24,6 +24,8 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::lsn::Lsn;
 use crate::sync::MutexGuard;
 
+type FileGuard<'a> = MutexGuard<'a, CursorFile>;
+
 /// A named cursor of a log. Clones, and further handles of the same name, are the same cursor;
 /// dropping one changes nothing.
 ///
@@ -125,7 +127,7 @@ impl Log {
 
 impl Shared {
     /// Who has this does all I/O on the cursors. It is taken before the gate.
-    pub(crate) fn cursor_file(&self) -> MutexGuard<'_, CursorFile> {
+    pub(crate) fn cursor_file(&self) -> FileGuard<'_> {
         self.cursor_file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -139,11 +141,16 @@ impl Shared {
             return Err(Error::new(ErrorKind::Limit, what));
         }
         let mut file = self.cursor_file();
-        let Some((free, uuid)) = place_of(&self.gate(), name)? else {
-            // It was read from the cache: a power loss might have it elsewhere.
-            let proven = file.prove(&*self.io).map(drop);
-            return self.settle_cursors(proven).map(drop);
-        };
+        loop {
+            file = self.proven(file)?;
+            if !file.has_to_be_made() {
+                break;
+            }
+            // Given up meanwhile: another one may have made it, or a cursor in it.
+            self.make_cursor_file(file)?;
+            file = self.cursor_file();
+        }
+        let Some((free, uuid)) = place_of(&self.gate(), name)? else { return Ok(()) };
         // From here on nothing goes that the cursor will hold.
         let pin = loop {
             let oldest = Lsn::at_least_first(self.gate().oldest);
@@ -152,53 +159,59 @@ impl Shared {
                 pin => break pin?,
             }
         };
-        if file.has_to_be_made() {
-            self.make_cursor_file(&mut file)?;
-        }
         let lsn = pin.lsn().get();
-        let made = file.prove(&*self.io).and_then(|io| {
+        let make = || {
             // Both, one after the other: damage to one of them must not undo the cursor.
             let first = free.moved(lsn)?;
-            file.put(&*io, &first.copy(name), uuid)?;
-            file.sync(&*io)?;
+            file.put(&first.copy(name), uuid)?;
+            file.sync()?;
             let second = first.moved(lsn)?;
-            file.put(&*io, &second.copy(name), uuid)?;
-            file.sync(&*io)?;
+            file.put(&second.copy(name), uuid)?;
+            file.sync()?;
             Ok(second)
-        });
-        let (mut gate, stand) = self.settle_cursors(made)?;
+        };
+        let made = make();
+        let (_file, mut gate, stand) = self.settle_cursors(file, made)?;
         gate.holds.removed.remove(&stand.index);
+        gate.holds.wanted.remove(name);
         gate.holds.cursors.insert(name.to_owned(), stand);
         drop(gate);
         Ok(())
     }
 
     /// Under the tail: nobody else may be told of a failed sync of the directory instead.
-    fn make_cursor_file(&self, file: &mut CursorFile) -> Result<()> {
+    fn make_cursor_file(&self, mut file: FileGuard<'_>) -> Result<()> {
         let (gate, tail) = self.take_tail(self.gate());
-        if let Err(e) = gate.check_open() {
-            self.put_back(gate, tail);
-            return Err(e);
-        }
-        let (gate, tail, made) = self.with_tail(gate, tail, |_| file.make(&*self.io, &self.dir));
-        self.put_back(gate, tail);
-        self.settle_cursors(made).map(drop)
+        let (mut gate, tail, made) = match gate.check_open() {
+            Err(e) => (gate, tail, Err(Fault::Refused(e))),
+            Ok(()) => self.with_tail(gate, tail, |_| file.make(&*self.io, &self.dir)),
+        };
+        gate.tail = Some(tail);
+        let failed = match made {
+            Ok(()) => None,
+            Err(Fault::Refused(e)) => Some(e),
+            Err(Fault::Final(e)) => {
+                gate.set_poison(e);
+                gate.poison.as_ref().map(unknown)
+            }
+        };
+        drop(file);
+        drop(self.settle(gate));
+        failed.map_or(Ok(()), Err)
     }
 
     fn advance(&self, name: &str, lsn: u64) -> Result<()> {
         let mut gate = self.gate();
         gate.check_open()?;
-        let at = gate.holds.stand(name)?.lsn;
-        check_below_end(&gate, lsn)?;
-        if lsn < at {
-            let what = format!("a cursor goes forward only: expected at least LSN {at}");
-            return Err(Error::new(ErrorKind::InvalidInput, what).at_lsn(lsn));
-        }
+        check_forward(&gate, name, lsn)?;
         if gate.durable.lsn.saturating_add(1) < lsn {
             // Else its LSNs might be given again, to records that it would not see.
             drop(gate);
             self.sync()?;
             gate = self.gate();
+            // Others had the gate: it may have been removed, or have gone further.
+            gate.check_open()?;
+            check_forward(&gate, name, lsn)?;
         }
         gate.holds.want(name, lsn);
         drop(gate);
@@ -207,7 +220,7 @@ impl Shared {
 
     /// Writes what everybody wants with one sync, unless another one has done so.
     fn lead_cursors(&self, name: &str, lsn: u64) -> Result<()> {
-        let mut file = self.cursor_file();
+        let file = self.cursor_file();
         let mut gate = self.gate();
         if gate.holds.stand(name)?.lsn >= lsn {
             return Ok(());
@@ -227,41 +240,45 @@ impl Shared {
         });
         let stands: Vec<(String, Stand, u64)> = stands.collect();
         drop(gate);
-        let written = file.prove(&*self.io).and_then(|io| {
+        let write = || {
             let mut moved = Vec::with_capacity(stands.len());
             for (name, stand, lsn) in stands {
                 let stand = stand.moved(lsn)?;
-                file.put(&*io, &stand.copy(&name), uuid)?;
+                file.put(&stand.copy(&name), uuid)?;
                 moved.push((name, stand));
             }
             #[cfg(planted)]
             if crate::planted::is_active(crate::planted::Bug::CursorBeforeSync) {
                 return Ok(moved);
             }
-            file.sync(&*io)?;
+            file.sync()?;
             Ok(moved)
-        });
-        let (mut gate, moved) = self.settle_cursors(written)?;
+        };
+        let written = write();
+        let (_file, mut gate, moved) = self.settle_cursors(file, written)?;
         gate.holds.cursors.extend(moved);
         self.loosen(&mut gate);
         Ok(())
     }
 
     fn remove_cursor(&self, name: &str) -> Result<()> {
-        let mut file = self.cursor_file();
+        let file = self.cursor_file();
         let (stand, uuid) = {
             let gate = self.gate();
             gate.check_open()?;
             (gate.holds.stand(name)?.clone(), gate.header.uuid)
         };
-        let removed = file.prove(&*self.io).and_then(|io| {
+        let remove = || {
             let stand = stand.moved(CursorCopy::REMOVED)?;
-            file.put(&*io, &stand.copy(name), uuid)?;
-            file.sync(&*io)?;
+            file.put(&stand.copy(name), uuid)?;
+            file.sync()?;
             Ok(stand)
-        });
-        let (mut gate, stand) = self.settle_cursors(removed)?;
+        };
+        let removed = remove();
+        let (_file, mut gate, stand) = self.settle_cursors(file, removed)?;
         gate.holds.cursors.remove(name);
+        // Who wanted it to move is refused: one that is made later must not go there.
+        gate.holds.wanted.remove(name);
         gate.holds.removed.insert(stand.index, stand.counter);
         self.loosen(&mut gate);
         Ok(())
@@ -269,33 +286,59 @@ impl Shared {
 
     /// Before a trim relies on where cursors stand: what was read from the cache is made durable.
     pub(crate) fn prove_cursors(&self) -> Result<()> {
-        let mut file = self.cursor_file();
-        if file.has_to_be_made() {
-            return Ok(());
-        }
-        self.gate().check_open()?;
-        let proven = file.prove(&*self.io).map(drop);
-        self.settle_cursors(proven).map(drop)
+        self.proven(self.cursor_file()).map(drop)
     }
 
-    /// The gate behind an I/O on the cursors; a failed sync poisons the log, as any other does.
-    fn settle_cursors<T>(&self, done: std::result::Result<T, Fault>) -> Result<(Guard<'_>, T)> {
+    /// The file, whose cursors are durably where the gate has them.
+    fn proven<'a>(&'a self, mut file: FileGuard<'a>) -> Result<FileGuard<'a>> {
+        let uuid = {
+            let gate = self.gate();
+            gate.check_open()?;
+            gate.holds.check_cursors()?;
+            gate.header.uuid
+        };
+        if !file.has_to_be_proven() {
+            return Ok(file);
+        }
+        let facts = file.prove(&*self.io, uuid);
+        let (file, mut gate, facts) = self.settle_cursors(file, facts)?;
+        gate.holds.take_cursors(&facts);
+        gate.holds.check_cursors()?;
+        drop(gate);
+        Ok(file)
+    }
+
+    /// File and gate behind an I/O on the cursors; a failed sync poisons the log, as any other
+    /// does, and the file is given up before those are woken who have to learn of it: a waker is
+    /// the code of its owner, which may close the log or use a cursor.
+    fn settle_cursors<'a, T>(
+        &'a self,
+        file: FileGuard<'a>,
+        done: std::result::Result<T, Fault>,
+    ) -> Result<(FileGuard<'a>, Guard<'a>, T)> {
         let mut gate = self.gate();
         match done {
-            Ok(done) => Ok((gate, done)),
+            Ok(done) => Ok((file, gate, done)),
             Err(Fault::Refused(e)) => Err(e),
             Err(Fault::Final(e)) => {
                 gate.set_poison(e);
+                drop(file);
                 let gate = self.settle(gate);
                 Err(gate.poison.as_ref().map_or_else(super::writer::closed, unknown))
             }
         }
     }
+}
 
-    fn put_back(&self, mut gate: Guard<'_>, tail: super::tail::Tail) {
-        gate.tail = Some(tail);
-        drop(self.settle(gate));
+/// Refuses a cursor that is not there, and a place where it cannot go.
+fn check_forward(gate: &Gate, name: &str, lsn: u64) -> Result<()> {
+    let at = gate.holds.stand(name)?.lsn;
+    check_below_end(gate, lsn)?;
+    if lsn < at {
+        let what = format!("a cursor goes forward only: expected at least LSN {at}");
+        return Err(Error::new(ErrorKind::InvalidInput, what).at_lsn(lsn));
     }
+    Ok(())
 }
 
 /// A place for a cursor that is to be made, and the identity of the log; `None` when it is there.

@@ -21,6 +21,7 @@ use std::sync::{Arc, PoisonError};
 
 use oncelog_format::limits::FRAMES_OFFSET;
 
+use super::join;
 use super::options::Fill;
 use super::roll::next_size;
 use super::spare::{Reserve, Spare, window_bytes, window_end, write_zeros};
@@ -243,6 +244,9 @@ impl Gate {
 
     /// How far the tail is to be synced ahead: whoever syncs then finds less to do.
     fn next_sync(&self) -> Option<u64> {
+        if self.fill.plan == Plan::Nothing {
+            return None;
+        }
         let upto = self.written.offset;
         let from = self.fill.ahead.max(self.durable.offset);
         (upto.saturating_sub(from) >= self.capacity / SYNCS_AHEAD).then_some(upto)
@@ -465,13 +469,7 @@ impl Shared {
     /// removed by the next open.
     pub(crate) fn end_filler(&self) {
         let thread = self.gate().fill.handle.take();
-        // A waker that the thread calls may own the last handle: it cannot wait for itself.
-        if let Some(thread) = thread
-            && thread.thread().id() != thread::current().id()
-            && thread.join().is_err()
-        {
-            tracing::error!("the thread that fills panicked");
-        }
+        join(thread, "the thread that fills");
         let mut gate = self.gate();
         let spare = gate.fill.take_ready().filter(|_| gate.poison.is_none());
         drop(gate);

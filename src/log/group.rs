@@ -55,7 +55,14 @@ impl Shared {
     }
 
     /// Writes what waits, with one write, and with `sync` syncs it. The tail must be in the gate.
+    /// Writes nothing behind a failure or a close, which may have come while the caller gathered.
     pub(crate) fn lead<'a>(&'a self, mut gate: Guard<'a>, sync: bool) -> Guard<'a> {
+        if gate.poison.is_some() || gate.stop {
+            return gate;
+        }
+        if gate.closed {
+            return self.wait(gate); // whoever closes writes what waits
+        }
         if gate.is_caught_up() {
             // Nobody is to be met twice: the rest of the segment is left to the writers.
             gate.fill.over = true;
@@ -104,19 +111,28 @@ impl Shared {
         self.settle(gate)
     }
 
-    /// Wakes everybody who may go on, without the lock, and locks again.
-    pub(crate) fn settle<'a>(&'a self, mut gate: Guard<'a>) -> Guard<'a> {
+    /// Wakes every thread of the log, and every one that waits in it, that may go on. For whoever
+    /// holds something that a close waits for; what [`Shared::settle`] does besides comes later.
+    pub(crate) fn turn(&self, gate: &mut Gate) {
         self.durable.store(gate.durable.lsn, Ordering::Release);
         self.turns.fetch_add(1, Ordering::Release);
         if gate.waiting > 0 {
             self.turned.notify_all();
         }
-        self.wake_groups(&mut gate);
-        self.call_filler(&mut gate);
+        self.wake_groups(gate);
+        self.call_filler(gate);
         if gate.blocked || (gate.parked && gate.slot_is_due()) {
             (gate.blocked, gate.parked) = (false, false);
             self.wanted.notify_one();
         }
+    }
+
+    /// Wakes everybody who may go on, tasks too, without the lock, and locks again.
+    ///
+    /// A waker is code of its owner, who may append and close in it: the tail is in the gate, no
+    /// roll is under way, and the caller holds no other lock of the log.
+    pub(crate) fn settle<'a>(&'a self, mut gate: Guard<'a>) -> Guard<'a> {
+        self.turn(&mut gate);
         let behind = (gate.durable.lsn.saturating_add(1), 0);
         // Behind the end nothing more becomes durable.
         let over = gate.poison.is_some() || gate.stop;
@@ -127,7 +143,7 @@ impl Shared {
         }
         drop(gate);
         for waker in ready.into_values() {
-            // Code of its owner, on whatever thread leads: its panic is not ours.
+            // On whatever thread leads: its panic is not ours.
             if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
                 tracing::error!("a waker panicked");
             }
@@ -251,4 +267,29 @@ fn refused_and_reused(gate: &mut Gate, e: &Error, from: super::tail::Mark) -> bo
     gate.end = from.offset;
     gate.reused = true;
     true
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::io::mem::{Machine, MemIo};
+    use crate::log::{Batch, CreateMode, Log, Options, RecordKind};
+
+    #[test]
+    fn a_leader_writes_nothing_behind_a_failure_that_came_while_it_gathered() {
+        let io = MemIo::new(Machine::new());
+        let options = Options::new().create(CreateMode::IfMissing).background(false);
+        let (log, _) = Log::open("/log", &options.io(Arc::new(io.clone()))).unwrap();
+        let shared = &log.handle.shared;
+        shared.enqueue(Batch { kind: RecordKind::RECORD, records: &[b"x"] }, false).unwrap();
+        let calls = io.counts().0;
+        let mut gate = shared.gate();
+        gate.set_poison(Error::new(ErrorKind::Io, "the filler's sync has failed"));
+        let gate = shared.lead(gate, true);
+        assert_eq!((gate.written.lsn, gate.durable.lsn, gate.queue.is_empty()), (0, 0, false));
+        drop(gate);
+        assert_eq!(io.counts().0, calls);
+    }
 }

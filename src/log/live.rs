@@ -110,8 +110,12 @@ impl Source for Live {
     }
 
     fn confirm(&self, lsn: u64) -> Result<()> {
-        let oldest = self.oldest();
-        if lsn < oldest { Err(trimmed(oldest)) } else { Ok(()) }
+        let gate = self.shared.gate();
+        if lsn < gate.oldest {
+            return Err(trimmed(gate.oldest));
+        }
+        // Behind the close another process may trim, cut and remove what this one has not.
+        if gate.stop { Err(closed()) } else { Ok(()) }
     }
 
     fn io(&self) -> &dyn Io {

@@ -266,7 +266,7 @@ fn gate(tail: Tail, end: Mark, tally: Tally, segments: Vec<SegmentRef>) -> Gate 
         segments,
         degraded: Vec::new(),
         removal: Removal::default(),
-        retaining: Retaining::default(),
+        retaining: Retaining::new(),
         holds: Holds::default(),
         number_max: tail.header.number,
         fill: Filling::new(end.offset),

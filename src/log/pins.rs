@@ -106,9 +106,16 @@ pub(crate) struct Holds {
 impl Holds {
     /// With the cursors that recovery has found.
     pub(crate) fn new(facts: &CursorFacts) -> Self {
-        let (cursors, damage) = (facts.cursors.iter().cloned().collect(), facts.damage.clone());
-        let removed = facts.removed.iter().map(|stand| (stand.index, stand.counter)).collect();
-        Self { cursors, removed, damage, ..Self::default() }
+        let mut holds = Self::default();
+        holds.take_cursors(facts);
+        holds
+    }
+
+    /// Where the cursors stand is what a reading of their file says, and nothing read before.
+    pub(crate) fn take_cursors(&mut self, facts: &CursorFacts) {
+        self.cursors = facts.cursors.iter().cloned().collect();
+        self.removed = facts.removed.iter().map(|stand| (stand.index, stand.counter)).collect();
+        self.damage = facts.damage.clone();
     }
 
     /// Who would lose a record if everything below `oldest` went: the holder of the oldest one.

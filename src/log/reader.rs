@@ -76,7 +76,7 @@ pub(crate) trait Source: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     ///
-    /// `Trimmed`.
+    /// `Trimmed`; `Closed` where another process may have removed it by now.
     fn confirm(&self, lsn: u64) -> Result<()>;
 
     /// The files.
@@ -335,7 +335,10 @@ fn read(
     }
     source.confirm(lsn)?;
     open.forget();
-    read(open)
+    read(open).or_else(|error| {
+        source.confirm(lsn)?;
+        Err(error)
+    })
 }
 
 pub(crate) fn trimmed(oldest: u64) -> Error {

@@ -1,7 +1,7 @@
 //! Rebuilding caches and copies of sealed segments that recovery found damaged (SPEC section 10).
 //!
-//! No record needs them, so nothing waits for this: it is work for an idle log, a segment at a time,
-//! and a failure leaves the segment as it was for the next open. Frames are read, never written. A
+//! No record needs them, so nothing may wait for this: it is work for the thread that trims, a
+//! segment at a time, and a failure leaves the segment as it was for the next open. Frames are read, never written. A
 //! footer goes behind the last byte of the file, so that nothing that is there is overwritten but a
 //! damaged header and a damaged slot.
 //!
@@ -63,9 +63,10 @@ impl Shared {
     /// Rebuilds what is degraded in one segment; does nothing when no segment is left.
     pub(crate) fn rebuild_next<'a>(&'a self, mut gate: Guard<'a>) -> Guard<'a> {
         let Some(degraded) = gate.degraded.pop() else { return gate };
-        if !gate.segments.iter().any(|segment| segment.path == degraded.path) {
-            return gate; // trimmed since
-        }
+        let segment = gate.segments.iter().find(|segment| segment.path == degraded.path);
+        let Some(segment) = segment else { return gate }; // trimmed since
+        // A trim that comes meanwhile does not cut the file.
+        let in_use = Arc::clone(&segment.in_use);
         drop(gate);
         match rebuild(&*self.io, &degraded) {
             Ok(()) => {
@@ -76,6 +77,7 @@ impl Shared {
                 tracing::warn!(%path, error = %e, "a segment stays degraded");
             }
         }
+        drop(in_use);
         self.gate()
     }
 }

@@ -76,7 +76,11 @@ impl Survey {
     ///
     /// `Io` when the system refuses to read.
     pub(crate) fn read_segment(io: &dyn Io, path: &Path) -> Result<Self> {
-        let facts = SegmentFacts::read(io, path)?;
+        let mut facts = SegmentFacts::read(io, path)?;
+        if facts.header.is_ok() {
+            // Row @G is not for it: a file alone may have been given any name.
+            facts.named = None;
+        }
         let mut survey = Self::empty(path.parent().unwrap_or_else(|| Path::new("")));
         let unseen = Finding::new(FindingKind::SuccessorUnseen, Severity::Info, path);
         survey.findings.push(unseen.in_segment(facts.number()));

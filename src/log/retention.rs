@@ -2,8 +2,8 @@
 //!
 //! Whole segments go, the oldest first, and the tail never does. A segment is dropped as soon as
 //! one of the limits is passed; a pin or a cursor that is within it, or before it, keeps it and all
-//! behind it. The limits are looked at after an open, after each roll and when a holder lets go; an
-//! age also while the log is idle.
+//! behind it. The limits are looked at after an open, after each roll, when there is no space for
+//! one, and when a holder lets go; an age also while the log is idle.
 //!
 //! Age is measured from the time of a segment's last record to the log's own time, which is that of
 //! its clock and never less than that of its newest record: it does not run backwards. A clock that
@@ -102,12 +102,20 @@ pub struct Trimmed {
 }
 
 /// When retention has something to look at.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Retaining {
-    /// A segment was sealed, or a holder has let go.
+    /// The log was opened, a segment was sealed or could not be, a holder has let go, or the last
+    /// trim was refused.
     pub(crate) is_due: bool,
     /// The last look was held up.
     pub(crate) was_held: bool,
+}
+
+impl Retaining {
+    /// What an open leaves, whatever was looked at before it.
+    pub(crate) fn new() -> Self {
+        Self { is_due: true, was_held: false }
+    }
 }
 
 /// How far the limits, and the holders, let a log be trimmed.
@@ -170,7 +178,11 @@ impl Shared {
             let dropped = match self.trim(reach.oldest) {
                 // Pinned since: what is left to drop is looked at again.
                 Err(e) if e.kind() == ErrorKind::Pinned => continue,
-                done => done?,
+                Err(e) => {
+                    self.look_again(&mut self.gate());
+                    return Err(e);
+                }
+                Ok(dropped) => dropped,
             };
             return Ok(Trimmed {
                 oldest: Lsn::at_least_first(self.gate().oldest),
@@ -181,11 +193,16 @@ impl Shared {
         }
     }
 
+    /// The limits have to be looked at.
+    pub(crate) fn look_again(&self, gate: &mut Gate) {
+        gate.retaining.is_due = true;
+        self.trim_wanted.notify_one();
+    }
+
     /// A holder has let go of something: the next look may get further.
     pub(crate) fn loosen(&self, gate: &mut Gate) {
         if gate.retaining.was_held {
-            gate.retaining.is_due = true;
-            self.trim_wanted.notify_one();
+            self.look_again(gate);
         }
     }
 
@@ -195,8 +212,7 @@ impl Shared {
             sealed.bytes = bytes;
         }
         gate.removal.release(std::iter::empty());
-        gate.retaining.is_due = true;
-        self.trim_wanted.notify_one();
+        self.look_again(gate);
     }
 }
 

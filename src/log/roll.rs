@@ -49,7 +49,13 @@ impl Shared {
         gate.writing = 0;
         let rolled = match rolled {
             Ok(()) => Ok(()),
-            Err(Fault::Refused(e)) => Err(e),
+            Err(Fault::Refused(e)) => {
+                if e.kind() == ErrorKind::StoreFull {
+                    // The tail has grown since the last look: limits may free the space.
+                    self.look_again(&mut gate);
+                }
+                Err(e)
+            }
             Err(Fault::Final(e)) => {
                 gate.set_poison(e);
                 gate.check_open()
@@ -118,7 +124,8 @@ impl Shared {
         // From here on only a roll may follow: a footer may stand there.
         gate.must_roll = true;
         (gate.written, gate.durable, gate.moved) = (upto, upto, true);
-        let gate = self.settle(gate);
+        // Tasks are woken at the end: a waker that closes the log would wait for this roll.
+        self.turn(&mut gate);
         // 6. to 8. Header, name, directory.
         let (gate, tail, entered) =
             self.with_tail(gate, tail, |_| spare.enter(&*self.io, &self.dir, &header, oldest));

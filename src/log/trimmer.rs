@@ -1,4 +1,5 @@
-//! The thread that trims: it applies retention and removes files, off the path of every sync.
+//! The thread that trims: it applies retention, removes files and rebuilds degraded segments, off
+//! the path of every sync.
 //!
 //! It is started by the first call that needs it, so a log that trims nothing has none. Between two
 //! steps of a removal it rests, so that a disk which discards has time for the syncs of others. It
@@ -8,12 +9,14 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use super::writer::{Gate, Guard, Shared, now};
-use super::{Handle, lock};
+use super::{Handle, join, lock};
 use crate::error::ErrorKind;
 use crate::sync::thread::{self, JoinHandle};
 
 /// Rest between two steps: 4 MiB each make 800 MB/s at most.
 const REST: Duration = Duration::from_millis(5);
+/// How long a trim that was refused rests before the next try.
+const AGAIN: Duration = Duration::from_secs(1);
 /// Steps that a close waits for: what opens, trims and closes at once must get somewhere too.
 const CLOSING_STEPS: u32 = 16;
 
@@ -48,9 +51,7 @@ impl Handle {
             trimmer.is_over = true;
             trimmer.thread.take()
         };
-        if thread.is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("the thread that trims panicked");
-        }
+        join(thread, "the thread that trims");
     }
 }
 
@@ -58,21 +59,23 @@ impl Handle {
 enum Work {
     Retain,
     Remove,
+    Rebuild,
     /// Nothing until somebody calls, or so much time has passed.
     Wait(Option<Duration>),
 }
 
 fn run(shared: &Arc<Shared>) {
     let interval = shared.retention.check_interval();
-    let mut checked = now();
+    let (mut checked, mut was_refused) = (now(), false);
     let mut gate = shared.gate();
     while !gate.closed {
-        let left = interval.map(|i| checked.saturating_add(i).saturating_sub(now()));
-        match next(shared, &gate, left) {
+        let pause = if was_refused { Some(AGAIN) } else { interval };
+        let left = pause.map(|pause| checked.saturating_add(pause).saturating_sub(now()));
+        match next(shared, &gate, left, was_refused) {
             Work::Retain => {
                 drop(gate);
+                was_refused = !retain(shared);
                 checked = now();
-                retain(shared);
                 gate = shared.gate();
             }
             Work::Remove => {
@@ -80,6 +83,7 @@ fn run(shared: &Arc<Shared>) {
                 shared.remove_step();
                 gate = rest(shared, shared.gate());
             }
+            Work::Rebuild => gate = rest(shared, shared.rebuild_next(gate)),
             Work::Wait(time) => gate = wait(shared, gate, time),
         }
     }
@@ -91,16 +95,23 @@ fn run(shared: &Arc<Shared>) {
     }
 }
 
-/// `left` is the time until the next look at the age of segments.
-fn next(shared: &Shared, gate: &Gate, left: Option<Duration>) -> Work {
+/// `left` is the time until the next look at the age of segments, or behind a trim that was refused.
+fn next(shared: &Shared, gate: &Gate, left: Option<Duration>, was_refused: bool) -> Work {
     if gate.poison.is_some() {
         return Work::Wait(None);
     }
-    let is_due = gate.retaining.is_due || left.is_some_and(|left| left.is_zero());
+    // What was refused is not tried again at once, whoever calls.
+    let is_called = gate.retaining.is_due && !was_refused;
+    let is_due = is_called || left.is_some_and(|left| left.is_zero());
     if is_due && !shared.retention.is_everything() {
-        return Work::Retain;
+        Work::Retain
+    } else if gate.removal.has_ready() {
+        Work::Remove
+    } else if !gate.degraded.is_empty() {
+        Work::Rebuild
+    } else {
+        Work::Wait(left)
     }
-    if gate.removal.has_ready() { Work::Remove } else { Work::Wait(left) }
 }
 
 fn wait<'a>(shared: &'a Shared, gate: Guard<'a>, time: Option<Duration>) -> Guard<'a> {
@@ -125,13 +136,18 @@ fn rest<'a>(shared: &'a Shared, mut gate: Guard<'a>) -> Guard<'a> {
     }
 }
 
-fn retain(shared: &Shared) {
+/// Applies the limits; false when that was refused and is to be tried again.
+fn retain(shared: &Shared) -> bool {
     match shared.trim_by_retention() {
         Ok(trimmed) if trimmed.segments > 0 => {
             tracing::debug!(oldest = %trimmed.oldest, segments = trimmed.segments, "trimmed");
         }
         Ok(_) => {}
         Err(e) if e.kind() == ErrorKind::Closed => {}
-        Err(e) => tracing::warn!(error = %e, "retention could not trim"),
+        Err(e) => {
+            tracing::warn!(error = %e, "retention could not trim");
+            return false;
+        }
     }
+    true
 }

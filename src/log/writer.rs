@@ -103,7 +103,7 @@ pub(crate) struct Gate {
     pub(crate) tally: Tally,
     /// The segments of the log, oldest first, the tail last.
     pub(crate) segments: Vec<SegmentRef>,
-    /// Sealed segments with something to rebuild, when there is nothing else to do.
+    /// Sealed segments with something to rebuild, when there is nothing to trim.
     pub(crate) degraded: Vec<Degraded>,
     /// Files of trimmed segments that are still there.
     pub(crate) removal: Removal,

@@ -42,7 +42,7 @@ fn size() -> Size {
     if is_release() {
         return Size { reach, drawn: u64::MAX, distinct: of_release(100_000_000) };
     }
-    Size { reach, drawn: 450, distinct: 1_000_000 }
+    Size { reach, drawn: 520, distinct: 1_000_000 }
 }
 
 #[test]

@@ -213,6 +213,13 @@ fn every_flipped_byte_is_judged_alike() {
 
 #[test]
 fn every_segment_alone_is_judged_alike() {
+    // Once, one under the name of another segment was called foreign.
+    let mut moved = shape::forged(&mut Dice::new(24_000), 0);
+    let other = format!("{:010}-{:020}.seg", 77, 88);
+    moved.files.iter_mut().take(1).for_each(|(name, _)| name.clone_from(&other));
+    let file = &moved.files[0].1;
+    let seen = look_at(&machine_of(&moved), &Path::new(DIR).join(&other));
+    check_seen(&judge_alone(file), &seen, &format!("{}; as {other}", moved.story));
     for seed in 24_000..24_060 {
         let mut dice = Dice::new(seed);
         let mut directory = shape::forged(&mut dice, 0);

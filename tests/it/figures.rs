@@ -10,11 +10,12 @@ pub(crate) fn figure(row: u32, name: &str, value: impl Display) {
 }
 
 /// The part of a size of a release that `ONCELOG_PROOF_PERCENT` asks for; all of it by default.
-pub(crate) fn of_release(count: usize) -> usize {
+pub(crate) fn of_release<N: TryFrom<u64>>(count: u64) -> N {
     let percent = std::env::var("ONCELOG_PROOF_PERCENT").map_or(100, |percent| {
         percent.parse().unwrap_or_else(|e| panic!("ONCELOG_PROOF_PERCENT: {percent}: {e}"))
     });
-    count / 100 * percent
+    let part: u64 = count * percent / 100;
+    N::try_from(part).unwrap_or_else(|_| panic!("{part} is too many"))
 }
 
 /// True for the sizes of a release, false for those of every change.

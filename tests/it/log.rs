@@ -8,6 +8,7 @@ mod index;
 mod reading;
 mod rebuild;
 pub(crate) mod subscribe;
+mod wakers;
 pub(crate) mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};

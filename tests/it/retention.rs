@@ -1,6 +1,8 @@
 //! What a trim drops, what holds it up, and what is left of the files.
 
 mod cursors;
+mod cursors_proven;
+mod cursors_raced;
 mod limits;
 mod maps;
 mod pins;

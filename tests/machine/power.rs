@@ -17,7 +17,7 @@ use rustix::fs::{Advice, fadvise};
 
 use super::child;
 use super::disk::{self, Cut, Disk, EXT4, EXT4_SMALL, Kind, Stage, XFS};
-use super::figures::{figure, is_release};
+use super::figures::{figure, is_release, of_release};
 use super::ledger::{BatchId, Ledger};
 use super::seam::{Lie, Seam};
 
@@ -374,7 +374,7 @@ fn cut_often(kind: Kind, cuts: u32) {
 /// Runs a test in both of its processes.
 fn play(name: &str, kind: Kind, change: u32, release: u32) {
     if child::part().is_some() {
-        cut_often(kind, if is_release() { release } else { change });
+        cut_often(kind, if is_release() { of_release(release.into()) } else { change });
     } else if let Some(reason) = disk::missing(kind) {
         child::skip(&format!("power cuts of {}", kind.name), &reason);
     } else {

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use oncelog::testing::Dice;
 
-use crate::figures::{figure, is_release};
+use crate::figures::{figure, is_release, of_release};
 use crate::kv;
 
 /// Where a child finds its arguments, one a line.
@@ -97,7 +97,7 @@ fn kill_often(nodes: u64, kills: u64) -> u64 {
 /// had answered last: what it knew as committed had been saved without a sync.
 #[test]
 fn a_database_has_every_acknowledged_write_after_each_kill() {
-    let kills = if is_release() { [2000, 200] } else { [60, 12] };
+    let kills = if is_release() { [of_release(2000), of_release(200)] } else { [60, 12] };
     let mut writes = 0;
     for (nodes, kills) in [1, 3].into_iter().zip(kills) {
         writes += kill_often(nodes, kills);

@@ -11,7 +11,7 @@ use openraft::{Entry, LogId, RaftLogReader, StorageError, Vote};
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng, TestRunner};
 
-use crate::figures::is_release;
+use crate::figures::{is_release, of_release};
 use crate::node::{self, Text, entry};
 
 type Stored<T> = Result<T, StorageError<u64>>;
@@ -283,5 +283,5 @@ pub(crate) fn play_many(cases: u32, max_shrink_iters: u32) {
 
 #[test]
 fn a_raft_log_is_a_list_of_entries_whatever_happens_to_its_process() {
-    play_many(if is_release() { 50_000 } else { 600 }, 1000);
+    play_many(if is_release() { of_release(50_000) } else { 600 }, 1000);
 }

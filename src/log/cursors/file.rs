@@ -62,15 +62,25 @@ impl CursorFacts {
     /// Reads the file; without one there are no cursors.
     pub(crate) fn read(io: &dyn Io, dir: &Path, uuid: Uuid) -> Self {
         let path = dir.join(CURSORS_NAME);
-        let mut facts = Self::default();
-        match contents(io, &path) {
-            Ok(bytes) if bytes.len() == CURSORS_LEN => facts.take_apart(&path, &bytes, uuid),
-            Ok(bytes) => {
-                let found = format!("{} or more", bytes.len());
-                facts.damage = Some(damaged(&path).saying(format!("{CURSORS_LEN} bytes"), found));
+        let read = io.open(&path, OpenHow::Read).and_then(|file| contents(&*file));
+        match read {
+            Ok(bytes) => Self::of(&path, &bytes, uuid),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Self::default(),
+            Err(e) => {
+                let damage = Some(damaged(&path).saying("cursors", e.to_string()));
+                Self { damage, ..Self::default() }
             }
-            Err(e) if e.kind() == io::ErrorKind::NotFound => {}
-            Err(e) => facts.damage = Some(damaged(&path).saying("cursors", e.to_string())),
+        }
+    }
+
+    /// What the bytes of the file say.
+    fn of(path: &Path, bytes: &[u8], uuid: Uuid) -> Self {
+        let mut facts = Self::default();
+        if bytes.len() == CURSORS_LEN {
+            facts.take_apart(path, bytes, uuid);
+        } else {
+            let found = format!("{} or more", bytes.len());
+            facts.damage = Some(damaged(path).saying(format!("{CURSORS_LEN} bytes"), found));
         }
         facts
     }
@@ -166,8 +176,7 @@ fn damaged(path: &Path) -> Finding {
 }
 
 /// As much of the file as tells whether it has its length.
-fn contents(io: &dyn Io, path: &Path) -> io::Result<Vec<u8>> {
-    let file = io.open(path, OpenHow::Read)?;
+fn contents(file: &dyn IoFile) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; CURSORS_LEN + 1];
     let read = file.read_full_at(&mut bytes, 0)?;
     bytes.truncate(read);
@@ -201,6 +210,10 @@ impl CursorFile {
         matches!(self.state, State::ToMake)
     }
 
+    pub(crate) fn has_to_be_proven(&self) -> bool {
+        matches!(self.state, State::ToProve)
+    }
+
     /// Makes the file, without a cursor. The caller keeps others from syncing the directory: were a
     /// failure told to one of them, it would not be told here.
     ///
@@ -218,8 +231,11 @@ impl CursorFile {
         };
         let refuse = |what, e| Fault::Refused(refusal(what, &spare, e));
         let file = file.map_err(|e| refuse("cannot make the file of the cursors", e))?;
+        // Reserved, so that the disk is not full later; and written, for a block that is reserved
+        // alone and fails to be written once can stay unwritten through later syncs that return.
         let len = u64::try_from(CURSORS_LEN).unwrap_or(u64::MAX);
-        if let Err(e) = file.allocate(len) {
+        let zeros = vec![0; CURSORS_LEN];
+        if let Err(e) = file.allocate(len).and_then(|()| file.write_all_at(&zeros, 0)) {
             abandon(io, &spare);
             return Err(refuse("cannot reserve the file of the cursors", e));
         }
@@ -235,43 +251,65 @@ impl CursorFile {
         Ok(())
     }
 
-    /// Opens a file that has cursors, and writes it again: same bytes, same place.
+    /// Opens a file that has cursors and writes it again: same bytes, same place. What it says is
+    /// what these bytes say; damaged ones are left as they are, and so is the file closed.
+    ///
+    /// What the cache holds says nothing of the disk, where a sync has failed, and may be gone at
+    /// any time: it is dropped first, as that of the tail is, by a description that is older.
     ///
     /// # Durability
     ///
     /// What the file says.
-    pub(crate) fn prove(&mut self, io: &dyn Io) -> Outcome<Arc<dyn IoFile>> {
-        if let State::Open(file) = &self.state {
-            return Ok(Arc::clone(file));
-        }
-        let again = || -> io::Result<Arc<dyn IoFile>> {
+    pub(crate) fn prove(&mut self, io: &dyn Io, uuid: Uuid) -> Outcome<CursorFacts> {
+        let again = || -> io::Result<(Arc<dyn IoFile>, CursorFacts)> {
             let file = io.open(&self.path, OpenHow::ReadWrite)?;
-            let mut bytes = vec![0; CURSORS_LEN];
-            let read = file.read_full_at(&mut bytes, 0)?;
-            file.write_all_at(bytes.get(..read).unwrap_or_default(), 0)?;
-            Ok(file)
+            file.evict(0..u64::MAX)?;
+            let bytes = contents(&*file)?;
+            let facts = CursorFacts::of(&self.path, &bytes, uuid);
+            if facts.damage.is_none() {
+                file.write_all_at(&bytes, 0)?;
+            }
+            Ok((file, facts))
         };
         let what = "cannot write the cursors again";
-        let file = again().map_err(|e| Fault::Refused(refusal(what, &self.path, e)))?;
-        self.sync(&*file)?;
-        self.state = State::Open(Arc::clone(&file));
-        Ok(file)
+        let again = again().map_err(|e| Fault::Refused(refusal(what, &self.path, e)));
+        let (file, facts) = again?;
+        if facts.damage.is_none() {
+            file.sync().map_err(|e| self.unsynced(e))?;
+            self.state = State::Open(file);
+        }
+        Ok(facts)
     }
 
     /// Writes one copy of a cursor, unsynced.
-    pub(crate) fn put(&self, file: &dyn IoFile, copy: &CursorCopy<'_>, uuid: Uuid) -> Outcome<()> {
+    pub(crate) fn put(&self, copy: &CursorCopy<'_>, uuid: Uuid) -> Outcome<()> {
         // Names were checked as the cursor was made.
         let refuse = |e| Error::new(ErrorKind::Limit, "a cursor has no encoding").with_source(e);
         let bytes = copy.encode(uuid).map_err(|e| Fault::Refused(refuse(e)))?;
         let offset = CursorCopy::offset_of(copy.index, copy.counter);
         // A part of it may stand there: the other copy is whole, and this one is written again.
-        file.write_all_at(&bytes, offset).map_err(|e| {
+        self.opened()?.write_all_at(&bytes, offset).map_err(|e| {
             Fault::Refused(refusal("cannot write a cursor", &self.path, e).at_offset(offset))
         })
     }
 
-    pub(crate) fn sync(&self, file: &dyn IoFile) -> Outcome<()> {
-        file.sync().map_err(|e| Fault::Final(Error::io("cannot sync the cursors", &self.path, e)))
+    pub(crate) fn sync(&self) -> Outcome<()> {
+        self.opened()?.sync().map_err(|e| self.unsynced(e))
+    }
+
+    /// There is no cursor to write before the file was made or proven.
+    fn opened(&self) -> Outcome<&dyn IoFile> {
+        match &self.state {
+            State::Open(file) => Ok(&**file),
+            State::ToMake | State::ToProve => {
+                let e = io::ErrorKind::NotFound.into();
+                Err(Fault::Refused(refusal("the cursors are not open", &self.path, e)))
+            }
+        }
+    }
+
+    fn unsynced(&self, e: io::Error) -> Fault {
+        Fault::Final(Error::io("cannot sync the cursors", &self.path, e))
     }
 }
 

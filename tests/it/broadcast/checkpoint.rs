@@ -12,6 +12,10 @@ use oncelog_format::control::{
 
 use super::desk::{DIR, Desk, Hands, Script, assert_same, scope};
 
+const SHA256_OF_NOTHING: [u8; 32] = [
+    0xE3, 0xB0, 0xC4, 0x42, 0x98, 0xFC, 0x1C, 0x14, 0x9A, 0xFB, 0xF4, 0xC8, 0x99, 0x6F, 0xB9, 0x24,
+    0x27, 0xAE, 0x41, 0xE4, 0x64, 0x9B, 0x93, 0x4C, 0xA4, 0x95, 0x99, 0x1B, 0x78, 0x52, 0xB8, 0x55,
+];
 /// A key's window, in milliseconds.
 const LIFETIME_MS: u64 = 24 * 60 * 60 * 1000;
 
@@ -154,13 +158,18 @@ fn a_checkpoint_that_is_not_whole_gives_way_to_the_one_before_it() {
     let begin =
         |covers, state_version| Body::CheckpointBegin(CheckpointBegin { covers, state_version });
     let end = |covers, begin_lsn, part_count| {
-        let sha256 = [0; 32];
+        // Of no bytes: an End alone must not stand for an empty state.
+        let sha256 = match part_count {
+            0 => SHA256_OF_NOTHING,
+            _ => [0; 32],
+        };
         let stream_bytes = 3 * u64::from(part_count);
         Body::CheckpointEnd(CheckpointEnd { covers, begin_lsn, part_count, stream_bytes, sha256 })
     };
     type Run = Box<dyn Fn(u64) -> Vec<Body>>;
     let runs: Vec<(&str, Run)> = vec![
         ("no end", Box::new(move |next| vec![begin(next - 1, 1), part(next - 1, 0)])),
+        ("an end alone", Box::new(move |next| vec![end(next - 1, next, 0)])),
         ("no part", Box::new(move |next| vec![begin(next - 1, 1), end(next - 1, next, 0)])),
         (
             "bytes that are no entry",

@@ -55,11 +55,15 @@ pub(crate) enum Op {
     Kill,
     /// A kill, and the system drops clean pages.
     Evict,
+    /// The system drops clean pages, and the process goes on.
+    Drop,
     Power,
     /// Leaves this many blocks free.
     Space(Option<u64>),
     /// The next sync of a file fails.
     FailSync,
+    /// The sync of a file behind the next one fails.
+    FailSecondSync,
     /// The next sync of the directory fails.
     FailSyncDir,
     /// The next write fails, or takes so many bytes.
@@ -295,6 +299,7 @@ impl Driver {
     }
 
     /// Takes one step; the error is a promise that was broken.
+    #[expect(clippy::too_many_lines, reason = "a case for each step")]
     pub(crate) fn step(&mut self, op: &Op) -> Result<(), String> {
         self.struck = self.io.struck();
         match op {
@@ -339,6 +344,10 @@ impl Driver {
                 let machine = self.io.machine().evict(|_| self.dice.below(2) == 1);
                 self.restart(machine, End::Evict)
             }
+            Op::Drop => {
+                self.io.alter(|machine| *machine = machine.evict(|_| true));
+                Ok(())
+            }
             Op::Power => {
                 let machine = self.io.machine();
                 let unsynced = machine.unsynced();
@@ -351,10 +360,11 @@ impl Driver {
                 self.full = free.is_some();
                 Ok(())
             }
-            Op::FailSync => self.arm(CallKind::Sync, Fault::Error(EIO)),
-            Op::FailSyncDir => self.arm(CallKind::SyncDir, Fault::Error(EIO)),
-            Op::FailWrite(None) => self.arm(CallKind::Write, Fault::Error(ENOSPC)),
-            Op::FailWrite(Some(len)) => self.arm(CallKind::Write, Fault::Short(*len)),
+            Op::FailSync => self.arm(CallKind::Sync, 1, Fault::Error(EIO)),
+            Op::FailSecondSync => self.arm(CallKind::Sync, 2, Fault::Error(EIO)),
+            Op::FailSyncDir => self.arm(CallKind::SyncDir, 1, Fault::Error(EIO)),
+            Op::FailWrite(None) => self.arm(CallKind::Write, 1, Fault::Error(ENOSPC)),
+            Op::FailWrite(Some(len)) => self.arm(CallKind::Write, 1, Fault::Short(*len)),
             Op::FailWriteBack => {
                 let newest = segments(&self.io.machine()).pop().unwrap_or_default();
                 let (path, seed) = (Path::new(DIR).join(newest), self.dice.roll());
@@ -366,8 +376,8 @@ impl Driver {
         }
     }
 
-    fn arm(&mut self, kind: CallKind, fault: Fault) -> Result<(), String> {
-        self.io.arm(Which::Kind(kind), 1, 1, fault);
+    fn arm(&mut self, kind: CallKind, nth: u64, fault: Fault) -> Result<(), String> {
+        self.io.arm(Which::Kind(kind), nth, 1, fault);
         Ok(())
     }
 

@@ -109,7 +109,9 @@ impl Driver {
                 let log = self.log().clone();
                 let made = log.cursor(CURSOR);
                 if made.is_ok() {
-                    self.oracle(|o| o.cursor.now = Some(from));
+                    // Not where it seemed to stand, when the cache has lost what it held.
+                    let told = cursor_of(&log);
+                    self.oracle(|o| o.cursor.now = told);
                 }
                 let lsn = Lsn::new(to).unwrap();
                 let done = made.and_then(|cursor| cursor.advance(lsn));
@@ -285,6 +287,19 @@ pub(crate) fn workloads() -> Vec<Workload> {
         vec![Op::Trim(4), small(9), Op::FailSync, cursor(4), Op::Evict, cursor(4), Op::Trim(4)],
         vec![Op::FailSync, held(Hold::RemoveCursor), Op::Kill, Op::Trim(2), Op::Power],
     ];
+    let again = [
+        // Nothing, one, or two moves behind a reopen: each copy in turn.
+        vec![small(9), small(9), small(9), Op::FailSecondSync, cursor(0), Op::Kill],
+        vec![cursor(0), Op::Power, held(Hold::RemoveCursor), Op::FailSync, cursor(0), Op::Kill],
+        vec![cursor(2), cursor(3), Op::Power, small(9), Op::FailSync, cursor(4), Op::Kill],
+        vec![cursor(4), small(9), cursor(4), Op::Power],
+    ];
+    let dropped = [
+        vec![small(9), cursor(1), small(9), small(9), Op::FailSync, cursor(4), Op::Kill],
+        vec![Op::Drop, cursor(4), Op::Power, small(9), Op::FailSync, cursor(4), Op::Kill],
+        vec![Op::Drop, Op::Trim(4), Op::Power, small(9), Op::FailSync, cursor(4), Op::Kill],
+        vec![Op::Trim(4), Op::Drop, Op::Trim(4), Op::Power, cursor(4)],
+    ];
     let unnamed = [small(9), Op::FailSyncDir, cursor(1), Op::Kill, small(9), cursor(2), Op::Power];
     let short = [30, 100, 510].map(|len| {
         vec![small(9), Op::FailWrite(Some(len)), cursor(4), small(9), Op::Kill, cursor(4)]
@@ -297,6 +312,8 @@ pub(crate) fn workloads() -> Vec<Workload> {
         named("retention meets a cursor", needed.concat()),
         named("cursor on a full disk", full.concat()),
         named("failed sync of a cursor", failed.concat()),
+        named("failed sync of a cursor, moved again", again.concat()),
+        named("failed sync of a cursor, dropped from the cache", dropped.concat()),
         named("failed sync of the name of the cursors", unnamed.to_vec()),
         named("short write of a cursor", short.concat()),
     ]

@@ -223,6 +223,21 @@ fn what_is_done_ahead_is_as_the_option_says() {
 }
 
 #[test]
+fn nothing_is_synced_ahead_where_nothing_is_done_ahead() {
+    let (io, options) = memory();
+    let (log, _) = Log::open("/log", &options.fill(Fill::None)).unwrap();
+    for _ in 0..3 {
+        log.append_batch(batch(&[&[1; 10_000]]), Durability::Buffered).unwrap();
+    }
+    log.flush().unwrap();
+    io.arm(Which::Kind(CallKind::Sync), 1, 1, Fault::Error(EIO));
+    assert_eq!(fill(&log), 0);
+    assert_eq!(io.struck(), 0);
+    io.disarm();
+    assert_eq!(log.sync().unwrap(), Some(lsn(3)));
+}
+
+#[test]
 fn a_writer_that_hardly_syncs_is_synced_ahead_and_not_filled_for() {
     let (io, options) = filled();
     let (log, _) = Log::open("/log", &options).unwrap();

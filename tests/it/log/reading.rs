@@ -365,3 +365,34 @@ fn nothing_above_the_durable_lsn_is_read_unless_asked_for() {
     assert_eq!(written.prev().unwrap().unwrap().payload, &b"too"[..]);
     assert_eq!(super::read(&log, 1).len(), 3);
 }
+
+/// What another writer does with the files once the log is closed is no damage.
+#[test]
+fn a_reader_that_goes_on_behind_the_close_is_told_of_it_and_of_no_damage() {
+    let io = MemIo::new(Machine::new());
+    let options = options().background(false).io(Arc::new(io));
+    let options = options.segment_bytes_max(1 << 20).removal_step_bytes(20_000);
+    let (log, _) = Log::open("/log", &options).unwrap();
+    for _ in 0..100 {
+        log.append(&[1; 9000]).unwrap();
+    }
+    let mut reader = log.reader(lsn(1)).unwrap();
+    reader.next().unwrap().unwrap();
+    log.close().unwrap();
+    let (next, _) = Log::open("/log", &options).unwrap();
+    while next.stats().rolls == 0 {
+        next.append(&[2; 9000]).unwrap();
+    }
+    next.trim(next.next_lsn()).unwrap();
+    // The segment is cut below the reader, before it is unlinked.
+    while next.remove_step().unwrap() {}
+    let end = loop {
+        match reader.next() {
+            Ok(Some(record)) => assert_eq!(record.payload[..], [1; 9000]),
+            end => break end,
+        }
+    };
+    check_refused(end, ErrorKind::Closed);
+    assert!(reader.next_lsn() < lsn(100), "it was not at the end of what it knew");
+    next.close().unwrap();
+}

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use oncelog::io::Io as _;
 use oncelog::io::fs::FsIo;
 use oncelog::testing::{Dice, ENOSPC, Fault, Machine, MemIo, Which, survivors};
-use oncelog::{Durability, FindingKind, Log, LogView, Options, Severity};
+use oncelog::{Durability, Fill, FindingKind, Log, LogView, Options, Severity};
 
 use super::watch::{Event, Watch};
 use super::{batch, lsn, options, read};
@@ -172,19 +172,42 @@ fn a_full_disk_leaves_a_segment_degraded_and_the_log_at_work() {
     assert!(!complaints(&io.machine()).is_empty());
 }
 
-#[test]
-fn an_idle_log_rebuilds_without_being_asked() {
-    let home = tempfile::tempdir().unwrap();
-    let dir = home.path().join("log");
-    let (log, _) = Log::open(&dir, &options()).unwrap();
+/// A closed log on a disk, of whose first segment the second slot is damaged.
+fn degraded(dir: &Path) {
+    let (log, _) = Log::open(dir, &options()).unwrap();
     for i in 0..RECORD_COUNT {
         log.append_batch(batch(&[&payload(i)]), Durability::Buffered).unwrap();
     }
     log.close().unwrap();
-    let path = super::segments(&dir).remove(0);
+    let path = super::segments(dir).remove(0);
     let mut bytes = std::fs::read(&path).unwrap();
     bytes[8192 + 20] ^= 1;
     std::fs::write(&path, bytes).unwrap();
+}
+
+#[test]
+fn a_batch_is_synced_while_a_rebuild_waits_for_the_disk() {
+    let home = tempfile::tempdir().unwrap();
+    let dir = home.path().join("log");
+    degraded(&dir);
+    let watch = Watch::default();
+    watch.hold();
+    let options = options().fill(Fill::None).io(Arc::new(watch.clone()));
+    let (log, _) = Log::open(&dir, &options).unwrap();
+    watch.wait_event(0, |event| matches!(event, Event::Write { offset: 8192, .. }));
+    watch.wait_held();
+    let pending = log.enqueue(batch(&[b"nobody waits for it"])).unwrap();
+    watch.wait_held_count(2);
+    watch.release();
+    pending.wait().unwrap();
+    log.close().unwrap();
+}
+
+#[test]
+fn a_log_rebuilds_without_being_asked() {
+    let home = tempfile::tempdir().unwrap();
+    let dir = home.path().join("log");
+    degraded(&dir);
     let watch = Watch::default();
     let (log, _) = Log::open(&dir, &options().io(Arc::new(watch.clone()))).unwrap();
     watch.wait_event(0, |event| matches!(event, Event::Write { offset: 8192, .. }));

@@ -59,7 +59,12 @@ impl Watch {
 
     /// Waits until a sync is held back.
     pub(crate) fn wait_held(&self) {
-        self.wait(|state| state.waiting > 0);
+        self.wait_held_count(1);
+    }
+
+    /// Waits until so many syncs are held back at the same time.
+    pub(crate) fn wait_held_count(&self, count: usize) {
+        self.wait(|state| state.waiting >= count);
     }
 
     /// Waits for an event that was not there before `seen`.
@@ -69,8 +74,9 @@ impl Watch {
 
     fn wait(&self, mut is: impl FnMut(&State) -> bool) {
         let state = self.state.0.lock().unwrap();
-        let (_state, waited) =
+        let (state, waited) =
             self.state.1.wait_timeout_while(state, PATIENCE, |state| !is(state)).unwrap();
+        drop(state);
         assert!(!waited.timed_out(), "nothing happened");
     }
 

@@ -13,7 +13,7 @@ use super::{fill, memory};
 use crate::log::{lsn, open, place};
 
 /// Names and places of the cursors, as another process reads them.
-fn seen(io: &MemIo) -> Vec<(String, u64)> {
+pub(super) fn seen(io: &MemIo) -> Vec<(String, u64)> {
     let view = LogView::open_unshared("/log", Arc::new(io.clone())).unwrap();
     assert_eq!(view.severity(), Severity::Info, "{:?}", view.findings());
     let held = view.why_not_trimmed().into_iter();
@@ -22,12 +22,12 @@ fn seen(io: &MemIo) -> Vec<(String, u64)> {
 }
 
 /// What a power loss leaves that takes everything unsynced.
-fn lost(io: &MemIo) -> MemIo {
+pub(super) fn lost(io: &MemIo) -> MemIo {
     let machine = io.machine();
     MemIo::new(machine.power_loss(&machine.unsynced(), &[]))
 }
 
-fn filled() -> (MemIo, Options, Log) {
+pub(super) fn filled() -> (MemIo, Options, Log) {
     let (io, options) = memory();
     let (log, _) = Log::open("/log", &options).unwrap();
     fill(&log, 12);

@@ -5,11 +5,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use oncelog::testing::{CallKind, ENOSPC, Fault, MemIo, Which};
-use oncelog::{Clock, Cursor, ErrorKind, HolderKind, Log, Lsn, Options, Pin, Retention};
+use oncelog::{Clock, Cursor, ErrorKind, Fill, HolderKind, Log, Lsn, Options, Pin, Retention};
 use proptest::prelude::*;
 
 use super::{files, fill, memory};
 use crate::log::{lsn, place};
+
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A clock that a test sets.
 #[derive(Debug, Default)]
@@ -142,6 +145,78 @@ fn retention_on_a_disk_that_refuses_drops_nothing() {
     assert_eq!((files(&io), log.oldest_lsn()), (before, lsn(1)));
     log.clone().close().unwrap();
     assert_eq!(log.trim_by_retention().unwrap_err().kind(), ErrorKind::Closed);
+}
+
+/// Waits until a log has trimmed so far, and not further.
+#[track_caller]
+fn wait_oldest(log: &Log, oldest: u64) {
+    let begin = std::time::Instant::now();
+    while log.oldest_lsn() < lsn(oldest) && begin.elapsed() < PATIENCE {
+        std::thread::yield_now();
+    }
+    assert_eq!(log.oldest_lsn(), lsn(oldest));
+}
+
+/// A closed log of 18 records in four segments, and the options that open it with a limit.
+fn closed(retention: Retention) -> (MemIo, Options) {
+    let (io, options) = memory();
+    let (log, _) = Log::open("/log", &options).unwrap();
+    fill(&log, 18);
+    log.close().unwrap();
+    (io, options.background(true).fill(Fill::None).retention(retention))
+}
+
+#[test]
+fn a_log_applies_its_limits_when_it_is_opened() {
+    let (_io, options) = closed(Retention::new().segment_count_max(2));
+    let (log, _) = Log::open("/log", &options).unwrap();
+    wait_oldest(&log, 11);
+}
+
+#[test]
+fn a_holder_of_an_earlier_process_frees_what_it_held_when_it_lets_go() {
+    let (_io, options) = closed(Retention::new());
+    let (log, _) = Log::open("/log", &options).unwrap();
+    log.cursor("c").unwrap();
+    log.close().unwrap();
+    let (log, _) =
+        Log::open("/log", &options.retention(Retention::new().segment_count_max(1))).unwrap();
+    log.cursor("c").unwrap().advance(lsn(12)).unwrap();
+    wait_oldest(&log, 11);
+}
+
+#[test]
+fn a_trim_that_was_refused_is_tried_again_without_a_call() {
+    let (io, options) = closed(Retention::new());
+    let (log, _) = Log::open("/log", &options).unwrap();
+    log.cursor("c").unwrap();
+    log.close().unwrap();
+    let (log, _) =
+        Log::open("/log", &options.retention(Retention::new().segment_count_max(2))).unwrap();
+    let pin = log.pin("p", lsn(1)).unwrap();
+    log.cursor("c").unwrap().remove().unwrap();
+    assert!(log.trim_by_retention().unwrap().held_by.is_some());
+    io.arm(Which::Kind(CallKind::Write), 1, 1, Fault::Error(ENOSPC));
+    drop(pin);
+    wait_oldest(&log, 11);
+    assert_eq!(io.struck(), 1);
+}
+
+#[test]
+fn a_roll_without_space_has_the_limits_looked_at() {
+    let (io, options) = memory();
+    // Both segments are within the limit at the roll, and the tail outgrows it behind that.
+    let retention = Retention::new().bytes_max(100_000);
+    let options = options.background(true).fill(Fill::Allocate).retention(retention);
+    let (log, _) = Log::open("/log", &options).unwrap();
+    fill(&log, 6);
+    assert_eq!(log.trim_by_retention().unwrap().segments, 0, "the look that the roll made due");
+    io.set_free_blocks(Some(0));
+    fill(&log, 4);
+    assert_eq!(log.append(&[1; 9000]).unwrap_err().kind(), ErrorKind::StoreFull);
+    wait_oldest(&log, 6);
+    io.set_free_blocks(None);
+    assert_eq!(log.append(&[1; 9000]).unwrap(), lsn(11));
 }
 
 /// By itself: at a roll, and when a holder lets go.
