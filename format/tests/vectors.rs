@@ -315,7 +315,9 @@ fn the_spec_lists_every_vector_and_what_is_expected_of_it() {
             listed.insert(name.to_owned(), (spec.to_owned(), expect));
         }
     }
-    let files: BTreeMap<_, _> =
-        vector::all().into_iter().map(|v| (v.name, (v.spec, v.expect))).collect();
+    let files: BTreeMap<_, _> = vector::all()
+        .iter()
+        .map(|v| (v.name.clone(), (v.spec.clone(), v.expect.clone())))
+        .collect();
     assert_eq!(listed, files);
 }

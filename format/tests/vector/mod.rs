@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use oncelog_format::control::ControlRecord;
 use oncelog_format::{
@@ -51,7 +52,14 @@ pub(crate) fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("vectors")
 }
 
-pub(crate) fn all() -> Vec<Vector> {
+/// Read once: that takes Miri longer than most tests of them.
+static ALL: LazyLock<Vec<Vector>> = LazyLock::new(read);
+
+pub(crate) fn all() -> &'static [Vector] {
+    &ALL
+}
+
+fn read() -> Vec<Vector> {
     let mut vectors: Vec<Vector> = fs::read_dir(directory())
         .unwrap()
         .map(|entry| entry.unwrap().path())
@@ -63,10 +71,8 @@ pub(crate) fn all() -> Vec<Vector> {
     vectors
 }
 
-pub(crate) fn valid() -> Vec<Vector> {
-    let mut vectors = all();
-    vectors.retain(|vector| vector.expect == "ok");
-    vectors
+pub(crate) fn valid() -> Vec<&'static Vector> {
+    all().iter().filter(|vector| vector.expect == "ok").collect()
 }
 
 fn parse(path: &Path) -> Vector {
