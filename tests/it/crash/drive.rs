@@ -299,7 +299,6 @@ impl Driver {
     }
 
     /// Takes one step; the error is a promise that was broken.
-    #[expect(clippy::too_many_lines, reason = "a case for each step")]
     pub(crate) fn step(&mut self, op: &Op) -> Result<(), String> {
         self.struck = self.io.struck();
         match op {
