@@ -20,13 +20,13 @@ const RUN_COUNT: usize = 4096;
 const NEAR: u64 = 4;
 
 /// LSN and offset of a frame.
-type Mark = (u64, u64);
+type Landmark = (u64, u64);
 
 /// What is known of where frames lie in one segment.
 #[derive(Debug, Default)]
 pub(super) struct Places {
     /// Some frames, ascending.
-    marks: Vec<Mark>,
+    landmarks: Vec<Landmark>,
     is_indexed: bool,
     run: Run,
 }
@@ -61,18 +61,18 @@ impl Places {
     }
 
     /// Notes a frame.
-    pub(super) fn mark(&mut self, mark: Mark) {
-        let at = self.marks.partition_point(|&(lsn, _)| lsn < mark.0);
-        if self.marks.get(at).is_none_or(|&(lsn, _)| lsn != mark.0) {
-            self.marks.insert(at, mark);
+    pub(super) fn note(&mut self, landmark: Landmark) {
+        let at = self.landmarks.partition_point(|&(lsn, _)| lsn < landmark.0);
+        if self.landmarks.get(at).is_none_or(|&(lsn, _)| lsn != landmark.0) {
+            self.landmarks.insert(at, landmark);
         }
     }
 
-    /// The last mark at or below `lsn`, and the first one above it.
-    fn around(&self, lsn: u64) -> (Option<Mark>, Option<Mark>) {
-        let above = self.marks.partition_point(|&(mark, _)| mark <= lsn);
-        let below = above.checked_sub(1).and_then(|i| self.marks.get(i));
-        (below.copied(), self.marks.get(above).copied())
+    /// The last landmark at or below `lsn`, and the first one above it.
+    fn around(&self, lsn: u64) -> (Option<Landmark>, Option<Landmark>) {
+        let above = self.landmarks.partition_point(|&(at, _)| at <= lsn);
+        let below = above.checked_sub(1).and_then(|i| self.landmarks.get(i));
+        (below.copied(), self.landmarks.get(above).copied())
     }
 }
 
@@ -110,7 +110,7 @@ impl Inside {
         Ok(())
     }
 
-    /// Where records are of one size the offset follows from the marks around; a frame header of
+    /// Where records are of one size the offset follows from the landmarks around; a frame header of
     /// that LSN, valid in its place, proves it.
     fn guess(&mut self, lsn: u64) -> Option<u64> {
         let (below, above) = self.places.around(lsn);
@@ -138,25 +138,25 @@ impl Inside {
             done => return done,
         }
         // The index names a frame that is none, or a frame is damaged, which is then met again.
-        let marks = std::mem::take(&mut self.places.marks);
+        let landmarks = std::mem::take(&mut self.places.landmarks);
         let walked = self.walk(first, lsn);
         if walked.is_err() {
-            self.places.marks = marks;
+            self.places.landmarks = landmarks;
         }
         walked
     }
 
-    fn walk(&mut self, from: Mark, to: u64) -> Result<()> {
+    fn walk(&mut self, from: Landmark, to: u64) -> Result<()> {
         // What is read for the walk ends where the frames behind are known already.
         let known = self.places.run.find(to.saturating_add(1)).map(|(begin, _)| begin);
         let mut run = std::mem::take(&mut self.places.run);
-        let mut marks = Vec::new();
+        let mut landmarks = Vec::new();
         let (mut lsn, mut offset) = from;
         run.restart(lsn);
         loop {
             let header = self.header(lsn, offset, known)?;
             if run.offsets.len() == RUN_COUNT {
-                marks.push((lsn, offset));
+                landmarks.push((lsn, offset));
                 run.restart(lsn);
             }
             run.offsets.push(offset);
@@ -168,12 +168,12 @@ impl Inside {
         }
         run.end = offset;
         self.places.run = run;
-        let at = self.places.marks.partition_point(|&(mark, _)| mark <= from.0);
-        self.places.marks.splice(at..at, marks);
+        let at = self.places.landmarks.partition_point(|&(at, _)| at <= from.0);
+        self.places.landmarks.splice(at..at, landmarks);
         Ok(())
     }
 
-    /// Takes the index of a footer over as marks, once.
+    /// Takes the index of a footer over as landmarks, once.
     fn read_index(&mut self) {
         if self.places.is_indexed {
             return;
@@ -182,7 +182,7 @@ impl Inside {
         if let Some(footer) = self.footer() {
             let entries = footer.entries.iter().map(|entry| (entry.lsn, entry.offset));
             let end = (footer.last_lsn.saturating_add(1), footer.end);
-            self.places.marks = entries.chain([end]).collect();
+            self.places.landmarks = entries.chain([end]).collect();
         }
     }
 }

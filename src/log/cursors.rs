@@ -112,7 +112,9 @@ impl Log {
     ///
     /// `InvalidInput` for no name; `Limit` for a name that is too long, or one cursor too many;
     /// `StoreFull` when there is no space for the first one; `Corrupt` when the file of the cursors
-    /// is damaged; `Io`, `Poisoned`, `Closed`. `OutcomeUnknown` when a sync failed.
+    /// is damaged; `Io`, `Poisoned`, `Closed`. `OutcomeUnknown` when a sync failed, or when one of
+    /// the two copies of a new cursor was refused: the log has no such cursor until it is asked
+    /// for again, but the next open may find it.
     ///
     /// # Durability
     ///
@@ -166,7 +168,7 @@ impl Shared {
             file.put(&first.copy(name), uuid)?;
             file.sync()?;
             let second = first.moved(lsn)?;
-            file.put(&second.copy(name), uuid)?;
+            file.put(&second.copy(name), uuid).map_err(half_made)?;
             file.sync()?;
             Ok(second)
         };
@@ -359,6 +361,12 @@ fn place_of(gate: &Gate, name: &str) -> Result<Option<(Stand, Uuid)>> {
 
 pub(super) fn gone(name: &str) -> Error {
     Error::new(ErrorKind::InvalidInput, format!("there is no cursor {name:?}"))
+}
+
+/// The first copy of a cursor is durable, and the second one was refused.
+fn half_made(fault: Fault) -> Fault {
+    let what = "one of the two copies of the cursor was written: the next open may find it";
+    Fault::Refused(Error::new(ErrorKind::OutcomeUnknown, what).with_source(fault.into_error()))
 }
 
 fn unknown(cause: &Arc<Error>) -> Error {

@@ -24,7 +24,7 @@ use oncelog_format::limits::FRAMES_OFFSET;
 use super::join;
 use super::options::Fill;
 use super::roll::next_size;
-use super::spare::{Reserve, Spare, window_bytes, window_end, write_zeros};
+use super::spare::{BLOCK_BYTES, Reserve, Spare, window_bytes, window_end, write_zeros};
 use super::writer::{Gate, Guard, Shared};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{Blocks, Io, IoFile, OpenHow};
@@ -38,8 +38,6 @@ const SYNC_BYTES_MAX: u64 = 128 << 10;
 /// A tail is synced ahead whenever this share of it was written since: often enough that a roll has
 /// little left to sync, seldom enough that a writer who syncs itself hardly meets it.
 const SYNCS_AHEAD: u64 = 4;
-/// What file systems hand out at once: a window begins with one, so that none holds a frame too.
-const BLOCK_BYTES: u64 = 4096;
 
 /// What is done ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

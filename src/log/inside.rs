@@ -55,7 +55,7 @@ impl AsRef<[u8]> for Mapped {
 pub(super) struct Inside {
     pub(super) at: Located,
     path: PathBuf,
-    held: Held,
+    held: Piece,
     /// LSN and offset of the next frame.
     lsn: u64,
     offset: u64,
@@ -76,7 +76,7 @@ impl Inside {
         let file = io.open(&path, OpenHow::Read)?;
         let len = file.len()?;
         let (bytes, end) = (Bytes::new(), len.min(at.end));
-        let mut held = Held { file: Some(file), bytes, from: 0, end, step: STEP_LEN };
+        let mut held = Piece { file: Some(file), bytes, from: 0, end, step: STEP_LEN };
         if let Some(guard) = guard
             && let Some(file) = held.file.take()
         {
@@ -344,9 +344,9 @@ fn footer_in(bytes: &[u8], salt: u64) -> Option<Footer> {
     Footer::decode(bytes.get(begin..)?, place).ok()
 }
 
-/// Bytes of a segment.
+/// Bytes of a segment that are in memory.
 #[derive(Debug)]
-struct Held {
+struct Piece {
     /// What the bytes are read from; `None` where they are all there is, mapped.
     file: Option<Arc<dyn IoFile>>,
     bytes: Bytes,
@@ -358,7 +358,7 @@ struct Held {
     step: u64,
 }
 
-impl Held {
+impl Piece {
     /// Whether the bytes are held, those that there are.
     #[inline]
     fn has(&self, from: u64, to: u64) -> bool {

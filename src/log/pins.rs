@@ -286,7 +286,8 @@ impl Log {
     }
 
     /// Everything that keeps records, or the files of some, on the disk: the holder of the oldest
-    /// one first. The policy is always among them.
+    /// one first. The policy is always among them. Cursors stand where their file says, which is
+    /// made durable at the first use of one, or the first trim, behind an open.
     #[must_use]
     pub fn why_not_trimmed(&self) -> Vec<Holder> {
         let gate = self.handle.shared.gate();

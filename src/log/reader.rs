@@ -289,7 +289,7 @@ impl Reader {
         let extended = open.extend(at);
         extended.map_err(|e| Error::io("cannot read the segment", open.path(), e))?;
         if let Some(near) = near {
-            open.places.mark(near);
+            open.places.note(near);
         }
         self.open = Some(open);
         Ok(())

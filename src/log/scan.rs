@@ -153,8 +153,8 @@ impl Tally {
     }
 
     /// What counts when the frames behind `self` are cut again.
-    fn mark(&self) -> Mark {
-        Mark {
+    fn sums(&self) -> Sums {
+        Sums {
             payload_bytes: self.payload_bytes,
             time_first_ms: self.time_first_ms,
             time_last_ms: self.time_last_ms,
@@ -163,17 +163,17 @@ impl Tally {
         }
     }
 
-    fn cut(&mut self, mark: Mark) {
-        self.payload_bytes = mark.payload_bytes;
-        self.time_first_ms = mark.time_first_ms;
-        self.time_last_ms = mark.time_last_ms;
-        self.entries.truncate(mark.entries);
-        self.records = mark.records;
+    fn cut(&mut self, sums: Sums) {
+        self.payload_bytes = sums.payload_bytes;
+        self.time_first_ms = sums.time_first_ms;
+        self.time_last_ms = sums.time_last_ms;
+        self.entries.truncate(sums.entries);
+        self.records = sums.records;
     }
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Mark {
+struct Sums {
     payload_bytes: u64,
     time_first_ms: u64,
     time_last_ms: u64,
@@ -189,7 +189,7 @@ pub(crate) fn frames(
 ) -> io::Result<Frames> {
     let before = segment.first_lsn.saturating_sub(1);
     let mut tally = Tally::new(segment.base_time_ms);
-    let (mut last, mut end, mut mark) = (before, FRAMES_OFFSET, tally.mark());
+    let (mut last, mut end, mut sums) = (before, FRAMES_OFFSET, tally.sums());
     let (mut lsn, mut offset, mut begins, mut stated) = (before, FRAMES_OFFSET, true, 0);
     let mut time_ms = segment.base_time_ms;
     let invalid = loop {
@@ -207,14 +207,14 @@ pub(crate) fn frames(
         (lsn, time_ms, begins) = (next, header.time_ms, header.batch_end);
         offset = offset.saturating_add(header.frame_len());
         if header.batch_end {
-            (last, end, mark) = (lsn, offset, tally.mark());
+            (last, end, sums) = (lsn, offset, tally.sums());
         }
     };
     #[cfg(planted)]
     if crate::planted::is_active(crate::planted::Bug::HalfBatch) {
-        (last, end, mark) = (lsn, offset, tally.mark());
+        (last, end, sums) = (lsn, offset, tally.sums());
     }
-    tally.cut(mark);
+    tally.cut(sums);
     Ok(Frames { last, end, tally, stated, valid_end: offset, invalid })
 }
 

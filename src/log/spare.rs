@@ -23,9 +23,14 @@ const WINDOW_BYTES_MAX: u64 = 1 << 20;
 const ZEROS_LEN: usize = 256 << 10;
 static ZEROS: [u8; ZEROS_LEN] = [0; ZEROS_LEN];
 
-/// Bytes of a window of a segment of so many bytes: a quarter of it, within the bounds.
+/// What file systems hand out at once: a window begins with one, so that none holds a frame too.
+pub(crate) const BLOCK_BYTES: u64 = 4096;
+
+/// Bytes of a window of a segment of so many bytes: about a quarter of it, within the bounds, in
+/// whole blocks.
 pub(crate) fn window_bytes(size: u64) -> u64 {
-    (size / 4).clamp(WINDOW_BYTES_MIN, WINDOW_BYTES_MAX)
+    let quarter = (size / 4).clamp(WINDOW_BYTES_MIN, WINDOW_BYTES_MAX);
+    quarter.next_multiple_of(BLOCK_BYTES)
 }
 
 /// The end of the window that begins at, or holds, an offset.

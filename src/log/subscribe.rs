@@ -315,8 +315,6 @@ impl Subscription {
                 let to = Lsn::at_least_first(oldest.saturating_sub(1));
                 Ok(Delivery::Gap { from, to })
             }
-            // Behind the close another process may cut and remove the file.
-            (ErrorKind::Io | ErrorKind::Corrupt, _) if self.shared.gate().stop => Err(closed()),
             _ => Err(error),
         }
     }

@@ -93,7 +93,9 @@ impl LogView {
         slots(segment, tell);
         let mut frames = read(&*file, segment, next).map_err(fail)?;
         if frames.last.saturating_add(1) < next {
-            pause();
+            if !self.seen().still {
+                pause();
+            }
             frames = read(&*file, segment, next).map_err(fail)?;
         }
         self.seen().unless_trimmed(next.saturating_sub(1), frames.last.saturating_add(1) < next)?;

@@ -52,6 +52,8 @@ pub(crate) struct Seen {
     pub(crate) io: Arc<dyn Io>,
     pub(crate) path: PathBuf,
     pub(crate) survey: Survey,
+    /// Nobody writes: there is nothing to wait for.
+    pub(crate) still: bool,
 }
 
 /// What a view knows of a segment.
@@ -101,7 +103,7 @@ impl LogView {
     /// `InvalidInput` when nothing is at the path, or a store is; `Io`.
     pub fn open(path: impl AsRef<Path>, io: Arc<dyn Io>) -> Result<Self> {
         let survey = settle(&*io, path.as_ref())?;
-        Ok(Self::of(path.as_ref(), io, survey))
+        Ok(Self::of(path.as_ref(), io, survey, false))
     }
 
     /// As [`LogView::open`] where it is known that nobody writes: one look decides.
@@ -111,12 +113,12 @@ impl LogView {
     /// As [`LogView::open`].
     pub fn open_unshared(path: impl AsRef<Path>, io: Arc<dyn Io>) -> Result<Self> {
         let survey = look(&*io, path.as_ref())?;
-        Ok(Self::of(path.as_ref(), io, survey))
+        Ok(Self::of(path.as_ref(), io, survey, true))
     }
 
-    fn of(path: &Path, io: Arc<dyn Io>, survey: Survey) -> Self {
+    fn of(path: &Path, io: Arc<dyn Io>, survey: Survey, still: bool) -> Self {
         let path = path.to_path_buf();
-        Self { seen: Arc::new(Seen { io, path, survey }) }
+        Self { seen: Arc::new(Seen { io, path, survey, still }) }
     }
 
     /// Looks at the same path again.

@@ -16,14 +16,15 @@ use oncelog::testing::Dice;
 use oncelog_format::control::JobPhase;
 
 use crate::cli::{fresh, run};
-use crate::figures::{figure, is_release};
+use crate::figures::{figure, is_release, of_release};
 
 const BIN: &str = env!("CARGO_BIN_EXE_oncelog");
 
 const ROWS: u64 = 300_000;
 
 /// Kills of one run, and of one before a release.
-const KILLS: [u32; 2] = [20, 200];
+const KILLS: u32 = 20;
+const KILLS_RELEASE: u64 = 200;
 
 fn import_args<'a>(store: &'a str, file: &'a str, key: &'a str) -> [&'a str; 9] {
     ["import", store, file, "--collection", "c", "--key", key, "--json", "--vchannels=2"]
@@ -136,7 +137,7 @@ fn an_import_that_is_killed_at_random_moments_has_every_row_once() {
     let mut dice = Dice::new(seed);
     let mut landed: BTreeMap<Stage, u32> = BTreeMap::new();
     let (mut kills, mut imports) = (0, 0);
-    let wanted = KILLS[usize::from(is_release())];
+    let wanted: u32 = if is_release() { of_release(KILLS_RELEASE) } else { KILLS };
     while kills < wanted || landed.len() < 3 {
         imports += 1;
         let (_dir, store) = fresh("store");

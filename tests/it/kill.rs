@@ -9,10 +9,11 @@ use std::process::{Command, Stdio};
 use oncelog::testing::Dice;
 use oncelog::{CreateMode, Log, Lsn, Options};
 
-use crate::figures::{figure, is_release};
+use crate::figures::{figure, is_release, of_release};
 
 /// Kills of one run, and of one before a release.
-const KILLS: [u64; 2] = [500, 20_000];
+const KILLS: u64 = 500;
+const KILLS_RELEASE: u64 = 20_000;
 
 /// When a process is killed: behind so many acknowledgements, and then at a moment that nothing is
 /// aligned with.
@@ -145,7 +146,7 @@ fn what_a_killed_process_had_acknowledged_is_there() {
     let dir = dir.path().join("log");
     let (mut base, mut records, mut run) = (0, 0, 0);
     let mut kills = [0; 3];
-    let wanted = KILLS[usize::from(is_release())];
+    let wanted = if is_release() { of_release(KILLS_RELEASE) } else { KILLS };
     while kills.iter().sum::<u64>() < wanted {
         run += 1;
         let mut dice = Dice::new(run);

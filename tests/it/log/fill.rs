@@ -104,6 +104,33 @@ fn what_a_writer_has_passed_is_never_filled() {
 }
 
 #[test]
+fn windows_begin_with_a_block_whatever_the_size_of_a_segment() {
+    for size in [65_536, 65_537, 100_000, 200_001, 5_000_003] {
+        let dir = tempfile::tempdir().unwrap();
+        let watch = Watch::default();
+        let options = options().fill(Fill::Zero).segment_bytes_max(size).background(false);
+        let options = options.io(Arc::new(watch.clone()));
+        let (log, _) = Log::open(dir.path().join("log"), &options).unwrap();
+        let filled = |log: &Log| {
+            let seen = watch.events().len();
+            fill(log);
+            let events = watch.events().split_off(seen).into_iter();
+            let offsets = events.filter_map(|event| match event {
+                Event::Write { offset, .. } => Some(offset),
+                Event::Sync => None,
+            });
+            offsets.collect::<Vec<u64>>()
+        };
+        let mut offsets = filled(&log);
+        log.append(&[1; HALF]).unwrap();
+        offsets.extend(filled(&log));
+        assert!(offsets.len() > 2, "{size}: {offsets:?}");
+        let within_a_block = offsets.iter().find(|offset| **offset % 4096 != 0);
+        assert_eq!(within_a_block, None, "{size}: {offsets:?}");
+    }
+}
+
+#[test]
 fn a_log_that_is_only_opened_fills_nothing() {
     let (io, options) = filled();
     let (log, _) = Log::open("/log", &options).unwrap();

@@ -182,6 +182,24 @@ fn a_disk_without_space_for_the_first_cursor_refuses_it_and_a_later_one_is_made(
 }
 
 #[test]
+fn a_cursor_of_which_one_copy_was_written_is_unknown_and_made_whole_when_asked_for_again() {
+    let (io, options, log) = filled();
+    log.cursor("other").unwrap().advance(lsn(10)).unwrap();
+    io.arm(Which::Kind(CallKind::Write), 2, 1, Fault::Error(EIO));
+    assert_eq!(log.cursor("c").unwrap_err().kind(), ErrorKind::OutcomeUnknown);
+    io.disarm();
+    log.trim(lsn(4)).unwrap();
+    assert_eq!(seen(&lost(&io)).len(), 2, "the one copy is durable");
+    let cursor = log.cursor("c").unwrap();
+    assert_eq!(cursor.lsn().unwrap(), lsn(4));
+    cursor.remove().unwrap();
+    drop(log);
+    let (log, report) = Log::open("/log", &options).unwrap();
+    assert!(report.findings.is_empty());
+    log.trim(lsn(6)).unwrap();
+}
+
+#[test]
 fn a_failed_sync_of_a_cursor_is_final_and_leaves_it_old_or_new() {
     let (io, options, log) = filled();
     let cursor = log.cursor("c").unwrap();
