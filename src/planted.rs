@@ -65,6 +65,12 @@ pub enum Bug {
     UnknownIsRefusal,
     /// A refusal does not give up the reservation.
     ReservationLeaked,
+    /// A parked task is skipped although copies are missing.
+    SkipWithoutCopies,
+    /// A collection is made although another call made it in a batch that is in flight.
+    DecidedBesideBatch,
+    /// A checkpoint is taken to cover every record before its end.
+    CheckpointCoversItself,
     /// A window is filled although frames have come there.
     FillerOvertakes,
     /// The filler syncs through the writers' description and keeps a failure to itself.
@@ -149,7 +155,7 @@ impl Bug {
     pub const READING: [Self; 2] = [Self::BackupUnmarked, Self::GapUntold];
 
     /// The bugs of the broadcaster.
-    pub const BROADCAST: [Self; 12] = [
+    pub const BROADCAST: [Self; 15] = [
         Self::TombstoneReset,
         Self::FingerprintFastPath,
         Self::ScopeWithoutOwner,
@@ -162,6 +168,9 @@ impl Bug {
         Self::JumpBelieved,
         Self::UnknownIsRefusal,
         Self::ReservationLeaked,
+        Self::SkipWithoutCopies,
+        Self::DecidedBesideBatch,
+        Self::CheckpointCoversItself,
     ];
 
     /// The bugs of raft's log.

@@ -105,7 +105,7 @@ fn check_of_reading(bug: Bug) -> fn() {
 
 /// The test that a bug of the broadcaster breaks.
 fn check_of(bug: Bug) -> fn() {
-    use crate::broadcast::{crash, retention};
+    use crate::broadcast::{crash, decisions, retention};
     match bug {
         Bug::TombstoneReset => {
             retention::a_key_replays_until_its_instant_and_is_new_work_from_then_on
@@ -129,6 +129,9 @@ fn check_of(bug: Bug) -> fn() {
         }
         Bug::UnknownIsRefusal => crash::a_write_that_fails_once_is_never_taken_for_a_refusal,
         Bug::ReservationLeaked => crate::broadcast::a_refusal_by_the_type_consumes_nothing,
+        Bug::SkipWithoutCopies => decisions::a_skip_is_refused_while_a_copy_is_missing,
+        Bug::DecidedBesideBatch => decisions::callers_who_make_a_collection_at_once_make_one,
+        Bug::CheckpointCoversItself => decisions::what_overtakes_a_checkpoint_is_replayed_behind_it,
         other => unreachable!("{other:?} is caught by crashes"),
     }
 }
