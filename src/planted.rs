@@ -71,6 +71,10 @@ pub enum Bug {
     DecidedBesideBatch,
     /// A checkpoint is taken to cover every record before its end.
     CheckpointCoversItself,
+    /// A slice that stands on one pchannel is taken to stand on all.
+    StampWithoutVchannel,
+    /// Rows are visible when the record of their job says so, whatever the channels say.
+    VisibleByRecord,
     /// A window is filled although frames have come there.
     FillerOvertakes,
     /// The filler syncs through the writers' description and keeps a failure to itself.
@@ -173,6 +177,9 @@ impl Bug {
         Self::CheckpointCoversItself,
     ];
 
+    /// The bugs of imports.
+    pub const IMPORT: [Self; 2] = [Self::StampWithoutVchannel, Self::VisibleByRecord];
+
     /// The bugs of raft's log.
     pub const RAFT: [Self; 4] =
         [Self::FlushedBeforeSync, Self::VoteNotAwaited, Self::RewindInMemory, Self::TrimTakesState];
@@ -207,6 +214,6 @@ pub fn is_active(bug: Bug) -> bool {
 
 fn number(bug: Bug) -> u32 {
     let known = Bug::LOG.iter().chain(&Bug::BROADCAST).chain(&Bug::RAFT);
-    let mut known = known.chain(&Bug::SCHEDULES).chain(&Bug::READING);
+    let mut known = known.chain(&Bug::SCHEDULES).chain(&Bug::READING).chain(&Bug::IMPORT);
     known.position(|&b| b == bug).and_then(|i| u32::try_from(i).ok()).map_or(0, |i| i + 1)
 }

@@ -7,6 +7,7 @@ pub(crate) mod desk;
 mod front;
 mod history;
 mod jobs;
+mod model;
 pub(crate) mod retention;
 mod store;
 mod waits;

@@ -8,6 +8,7 @@ use oncelog::planted::{Bug, plant, plant_here};
 
 use crate::crash::explore::{Explorer, Reach};
 use crate::crash::keyed::TURN;
+use crate::crash::matrix::exactly_once_of;
 use crate::crash::seen::Seen;
 use crate::crash::workload;
 use crate::figures::figure;
@@ -74,6 +75,38 @@ fn every_planted_bug_is_caught() {
     let all = Bug::LOG.len() + Bug::BROADCAST.len();
     figure(12, "planted bugs caught", all - survivors.len());
     figure(12, "planted bugs that survive", survivors.len());
+    assert!(survivors.is_empty(), "{survivors:?}");
+}
+
+/// Bugs of the broadcaster that the matrix shows, each by a verb.
+const OF_MATRIX: [(Bug, fn()); 9] = [
+    (Bug::TombstoneReset, || exactly_once_of("policy refresh")),
+    (Bug::FingerprintFastPath, || exactly_once_of("submit")),
+    (Bug::DuplicateBeforeCallback, || exactly_once_of("tombstone")),
+    (Bug::ReservedIsAccepted, || exactly_once_of("submit")),
+    (Bug::CopyWithoutScan, || exactly_once_of("take-over")),
+    (Bug::UnknownIsRefusal, || exactly_once_of("submit")),
+    (Bug::CheckpointCoversItself, || exactly_once_of("checkpoint")),
+    (Bug::ScopeWithoutOwner, || exactly_once_of("drop")),
+    (Bug::FoundIsAcked, || exactly_once_of("ack")),
+];
+
+#[test]
+fn every_planted_bug_of_exactly_once_is_caught_by_the_matrix() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut survivors = Vec::new();
+    for (bug, check) in OF_MATRIX {
+        plant(bug);
+        let begin = Instant::now();
+        let broken = is_broken(check);
+        plant(Bug::None);
+        let seconds = begin.elapsed().as_secs_f64();
+        println!("{} {bug:?} in {seconds:.1} s", if broken { "caught" } else { "SURVIVED" });
+        if !broken {
+            survivors.push(bug);
+        }
+    }
+    figure(13, "planted bugs caught by the matrix", OF_MATRIX.len() - survivors.len());
     assert!(survivors.is_empty(), "{survivors:?}");
 }
 

@@ -254,6 +254,7 @@ impl Script {
     fn hear(&self, process: &Process) -> Result<()> {
         let Some(id) = process.id(self.kind) else { return Ok(()) };
         for vchannel in VCHANNELS {
+            process.told().heard.insert(vchannel);
             loop {
                 match process.broadcaster.ack(id, vchannel) {
                     Err(e) if e.kind() == ErrorKind::InFlight && process.io.struck() == 0 => {

@@ -1,6 +1,6 @@
 //! One process of the matrix, and what callers were told by all processes so far.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -133,6 +133,8 @@ pub(super) struct Told {
     /// Calls that may have been accepted, by key and first byte of the payload.
     may: BTreeMap<(String, u8), u32>,
     pub(super) collection: Option<u64>,
+    /// Consumers that acknowledged the key's copy, or were about to.
+    pub(super) heard: BTreeSet<&'static str>,
     /// How attempts ended.
     pub(super) verdicts: BTreeMap<u32, bool>,
 }
@@ -302,6 +304,10 @@ impl Process {
             (told.epoch, told.keys.get(&key).is_some_and(|of| of.answer.is_some()))
         };
         let result = self.broadcaster.submit(request, patience);
+        if result.is_ok() && request.message_type == HEARD {
+            let heard = self.told().heard.len();
+            assert_eq!(heard, VCHANNELS.len(), "done without the acks of its consumers");
+        }
         self.told().note(before, &key, payload, &result);
         result
     }
