@@ -16,6 +16,8 @@ mod world;
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+#[cfg(planted)]
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
@@ -105,7 +107,17 @@ pub(crate) fn exactly_once_of(name: &str) {
     let script = SCRIPTS.iter().find(|script| script.name == name).unwrap();
     let base = script.base();
     let cases: Vec<Case<'_>> = (0..2).flat_map(|seed| cases(script, seed)).collect();
-    run_all(&cases, |case| play_all(case, &base, 1));
+    let broken = AtomicBool::new(false);
+    run_all(&cases, |case| {
+        // One is enough.
+        if broken.load(Ordering::Relaxed) {
+            return 0;
+        }
+        let played = catch_unwind(AssertUnwindSafe(|| play_all(case, &base, 1)));
+        broken.fetch_or(played.is_err(), Ordering::Relaxed);
+        played.unwrap_or_default()
+    });
+    assert!(!broken.into_inner(), "{name} is not exactly once");
 }
 
 #[test]
