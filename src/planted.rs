@@ -115,7 +115,7 @@ pub enum Bug {
 
 impl Bug {
     /// The bugs of the log.
-    pub const LOG: [Self; 29] = [
+    pub const LOG: [Self; 30] = [
         Self::NoDirSync,
         Self::AckBeforeSync,
         Self::AppendBehindTorn,
