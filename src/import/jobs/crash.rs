@@ -129,7 +129,7 @@ pub(super) fn rows_stay_visible_when_the_record_of_their_job_is_gone() {
     while broadcaster.jobs().get(report.job).is_some() {
         // A refresh has the sweeper look at once.
         broadcaster.refresh(broadcaster.policy()).unwrap();
-        std::thread::yield_now();
+        thread::yield_now();
     }
     assert_eq!(rows_on(&io, Path::new(STORE), "c"), before);
     broadcaster.close().unwrap();
