@@ -6,7 +6,10 @@ pub(crate) mod desk;
 mod front;
 mod history;
 mod jobs;
+#[cfg(feature = "metrics")]
+mod metrics;
 pub(crate) mod retention;
+mod stats;
 mod store;
 mod waits;
 
