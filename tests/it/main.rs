@@ -43,6 +43,7 @@ mod model;
 mod recovery;
 mod reference;
 mod retention;
+mod spans;
 #[cfg(feature = "cli")]
 mod store_damage;
 mod tidy;

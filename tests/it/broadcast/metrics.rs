@@ -202,6 +202,23 @@ fn samples_of_a_histogram_are_seconds_at_most_a_quarter_too_much() {
     }
 }
 
+/// While an open replays there is nobody to ask for stats.
+#[test]
+fn a_long_replay_tells_how_far_it_is() {
+    let (book, desk) = (Book::default(), Desk::open());
+    let names: Vec<String> = (0..70_000).map(|n| format!("v{n}")).collect();
+    desk.broadcaster.ensure_vchannels(&names).unwrap();
+    let desk = with_local_recorder(&book, || desk.reopen());
+    let ratio = book.told("oncelog_replay_progress_ratio").value;
+    assert!((0.9..1.0).contains(&ratio), "{ratio}");
+    let stats = desk.broadcaster.stats();
+    assert!(stats.replay.records > 70_000);
+    assert!(stats.replay.time > std::time::Duration::ZERO);
+    let mut meter = with_local_recorder(&book, Meter::new);
+    with_local_recorder(&book, || meter.publish(&stats));
+    book.check(&[("oncelog_replay_progress_ratio", 1.0)]);
+}
+
 /// Rows of `docs/metrics.md`: type, unit, names of labels, what.
 fn documented() -> BTreeMap<String, (String, String, BTreeSet<String>, String)> {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/metrics.md");
