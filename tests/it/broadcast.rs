@@ -2,10 +2,12 @@
 
 mod checkpoint;
 pub(crate) mod crash;
+pub(crate) mod decisions;
 pub(crate) mod desk;
 mod front;
 mod history;
 mod jobs;
+mod model;
 pub(crate) mod retention;
 mod store;
 mod waits;

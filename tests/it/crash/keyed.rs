@@ -240,7 +240,7 @@ fn cut_each(calls: &[Call]) -> usize {
 }
 
 /// Runs every job, most of which wait for threads of their own, and sums up.
-fn run_all<T: Sync>(jobs: &[T], run: impl Fn(&T) -> usize + Sync) -> usize {
+pub(crate) fn run_all<T: Sync>(jobs: &[T], run: impl Fn(&T) -> usize + Sync) -> usize {
     let (next, sum) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let threads = std::thread::available_parallelism().map_or(1, usize::from) * 4;
     std::thread::scope(|scope| {
