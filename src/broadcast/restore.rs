@@ -8,6 +8,8 @@ use super::state::State;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::{Log, Reader, Record};
 use crate::lsn::Lsn;
+#[cfg(planted)]
+use crate::planted::{Bug, is_active};
 use crate::store::control_record;
 
 /// The type byte of a record that ends a checkpoint.
@@ -57,6 +59,11 @@ pub(crate) fn of_log(control: &Log) -> Result<Restored> {
 pub(crate) fn restore(reader: &mut Reader, extent: Extent) -> Result<Restored> {
     let mut restored = begin(reader, extent, &mut Ends::all(extent))?;
     let from = restored.checkpoint.map_or(extent.oldest, |checkpoint| checkpoint.covers.next());
+    #[cfg(planted)]
+    let from = match restored.checkpoint {
+        Some(it) if is_active(Bug::CheckpointCoversItself) => it.end,
+        _ => from,
+    };
     let state = &mut restored.state;
     let (mut newest_ms, mut bytes, mut records) = (None, 0_u64, 0_u64);
     replay(reader, from, |record, control| {

@@ -8,6 +8,7 @@ use oncelog::planted::{Bug, plant, plant_here};
 
 use crate::crash::explore::{Explorer, Reach};
 use crate::crash::keyed::TURN;
+use crate::crash::matrix::exactly_once_of;
 use crate::crash::seen::Seen;
 use crate::crash::workload;
 use crate::figures::figure;
@@ -80,6 +81,36 @@ fn every_planted_bug_is_caught() {
     assert!(survivors.is_empty(), "{survivors:?}");
 }
 
+/// Bugs of the broadcaster that the matrix shows, each by a verb.
+const OF_MATRIX: [(Bug, fn()); 7] = [
+    (Bug::TombstoneReset, || exactly_once_of("policy refresh")),
+    (Bug::FingerprintFastPath, || exactly_once_of("submit")),
+    (Bug::DuplicateBeforeCallback, || exactly_once_of("tombstone")),
+    (Bug::CopyWithoutScan, || exactly_once_of("submit")),
+    (Bug::UnknownIsRefusal, || exactly_once_of("submit")),
+    (Bug::CheckpointCoversItself, || exactly_once_of("checkpoint")),
+    (Bug::FoundIsAcked, || exactly_once_of("ack")),
+];
+
+#[test]
+fn every_planted_bug_of_exactly_once_is_caught_by_the_matrix() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut survivors = Vec::new();
+    for (bug, check) in OF_MATRIX {
+        plant(bug);
+        let begin = Instant::now();
+        let broken = is_broken(check);
+        plant(Bug::None);
+        let seconds = begin.elapsed().as_secs_f64();
+        println!("{} {bug:?} in {seconds:.1} s", if broken { "caught" } else { "SURVIVED" });
+        if !broken {
+            survivors.push(bug);
+        }
+    }
+    figure(13, "planted bugs caught by the matrix", OF_MATRIX.len() - survivors.len());
+    assert!(survivors.is_empty(), "{survivors:?}");
+}
+
 #[test]
 fn every_planted_bug_of_readers_and_backups_is_caught() {
     let survivors: Vec<Bug> = Bug::READING
@@ -110,7 +141,7 @@ fn check_of_reading(bug: Bug) -> fn() {
 
 /// The test that a bug of the broadcaster breaks.
 fn check_of(bug: Bug) -> fn() {
-    use crate::broadcast::{crash, retention};
+    use crate::broadcast::{crash, decisions, retention};
     match bug {
         Bug::TombstoneReset => {
             retention::a_key_replays_until_its_instant_and_is_new_work_from_then_on
@@ -134,6 +165,9 @@ fn check_of(bug: Bug) -> fn() {
         }
         Bug::UnknownIsRefusal => crash::a_write_that_fails_once_is_never_taken_for_a_refusal,
         Bug::ReservationLeaked => crate::broadcast::a_refusal_by_the_type_consumes_nothing,
+        Bug::SkipWithoutCopies => decisions::a_skip_is_refused_while_a_copy_is_missing,
+        Bug::DecidedBesideBatch => decisions::callers_who_make_a_collection_at_once_make_one,
+        Bug::CheckpointCoversItself => decisions::what_overtakes_a_checkpoint_is_replayed_behind_it,
         other => unreachable!("{other:?} is caught by crashes"),
     }
 }
