@@ -214,3 +214,38 @@ pub(crate) fn random<const N: usize>(io: &dyn Io) -> Result<[u8; N]> {
         Err(e) => Err(Error::new(ErrorKind::Io, "the system has no random bytes").with_source(e)),
     }
 }
+/// A directory that is opened before a name in it changes: where the system has no file handle to
+/// spare, that refuses the change, and no name stands that nobody can sync.
+#[derive(Debug)]
+pub(crate) struct NameSync<'a> {
+    io: &'a dyn Io,
+    dir: &'a Path,
+    /// `None` where directories cannot be opened.
+    file: Option<Arc<dyn IoFile>>,
+}
+
+impl<'a> NameSync<'a> {
+    /// # Errors
+    ///
+    /// `Io`; nothing happened.
+    pub(crate) fn open(io: &'a dyn Io, dir: &'a Path) -> Result<Self> {
+        match io.open_dir(dir) {
+            Ok(file) => Ok(Self { io, dir, file: Some(file) }),
+            Err(e) if e.kind() == io::ErrorKind::Unsupported => Ok(Self { io, dir, file: None }),
+            Err(e) => Err(Error::io("cannot open the directory", dir, e)),
+        }
+    }
+
+    /// # Errors
+    ///
+    /// `Io`: which names stand after a power loss is not known.
+    ///
+    /// # Durability
+    ///
+    /// The names in the directory.
+    pub(crate) fn sync(self) -> Result<()> {
+        let synced = self.file.map_or_else(|| self.io.sync_dir(self.dir), |file| file.sync());
+        synced.map_err(|e| Error::io("cannot sync the directory", self.dir, e))
+    }
+}
+
