@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use oncelog_format::limits::{ALIGNMENT, FRAMES_OFFSET};
 use oncelog_format::lock::{LOCK_CONTENT_LEN, LOCK_LEN, LOCK_UNFINISHED};
+use oncelog_format::segment::MINOR;
 use oncelog_format::{
     CURSORS_LEN, CursorCopy, Footer, Owner, Place, SegmentHeader, Slot, Uuid, encode_lock,
     segment_name,
@@ -260,7 +261,8 @@ impl<'a> Target<'a> {
             let file = file.map_err(|e| refusal("cannot make a segment", &path, e))?;
             self.files.push(path.clone());
             let from = source.path(header);
-            let header = SegmentHeader { uuid, ..*header };
+            // Footer and slots are written anew, as this version does.
+            let header = SegmentHeader { uuid, minor: MINOR, compat: 0, ..*header };
             let mut copy = Copy { from, file, path, header, at: 0, bytes: Vec::new() };
             copy.segment(source, *last, plan.oldest, at == tail)?;
             report.segment_count = report.segment_count.saturating_add(1);

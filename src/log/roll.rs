@@ -4,6 +4,7 @@
 //! before the new segment has its name leaves the log as it was, or its tail sealed.
 
 use oncelog_format::limits::{self, FRAMES_OFFSET};
+use oncelog_format::segment::MINOR;
 use oncelog_format::{Footer, Place, SegmentHeader};
 
 use super::dir::{Fault, random};
@@ -11,7 +12,7 @@ use super::fill::Next;
 use super::scan::Tally;
 use super::spare::{NewSegment, Reserve, Spare};
 use super::tail::{Mark, Tail};
-use super::writer::{Guard, SegmentRef, Shared, recycle};
+use super::writer::{Gate, Guard, SegmentRef, Shared, recycle};
 use crate::error::{Error, ErrorKind, Result, is_full};
 
 /// Size of the first segment in bytes, where the largest is not less.
@@ -92,13 +93,7 @@ impl Shared {
         gate.writing = group.len();
         gate.called = false;
         let (from, upto, tally) = (gate.written.offset, gate.mark(), gate.tally.clone());
-        let header = SegmentHeader {
-            number,
-            first_lsn: gate.next_lsn,
-            salt,
-            base_time_ms: gate.time_ms,
-            ..gate.header
-        };
+        let header = gate.next_header(number, salt);
         let (oldest, durable) = (gate.oldest, gate.durable);
         #[cfg(planted)]
         if crate::planted::is_active(crate::planted::Bug::NamedBeforeSync) {
@@ -215,6 +210,22 @@ impl Tail {
                 Err(e) => return Err(Error::io("cannot write the footer", &self.path, e)),
             }
         }
+impl Gate {
+    /// The header of the segment behind the tail.
+    fn next_header(&self, number: u64, salt: u64) -> SegmentHeader {
+        SegmentHeader {
+            number,
+            first_lsn: self.next_lsn,
+            salt,
+            base_time_ms: self.time_ms,
+            // Whatever the tail says that it holds: this one holds what is known here.
+            minor: MINOR,
+            compat: 0,
+            ..self.header
+        }
+    }
+}
+
         match self.file.set_len(self.used) {
             Err(e) if is_no_space(&e) => {
                 tracing::warn!(path = %self.path.display(), error = %e, "zeros stay");
