@@ -12,6 +12,9 @@ use super::options::CreateMode;
 use crate::error::{Error, ErrorKind, Result, is_full};
 use crate::io::{EntryKind, Io, IoFile, OpenHow};
 
+/// How often a lock file may lose its name while it is being locked.
+const LOCK_TRIES: usize = 16;
+
 /// The exclusive lock of a directory; freed when dropped.
 #[derive(Debug)]
 pub(crate) struct DirLock {
@@ -27,11 +30,17 @@ impl DirLock {
     /// `Busy` when another one holds it, else `Io`.
     pub(crate) fn find(io: &dyn Io, dir: &Path) -> Result<Option<Self>> {
         let path = dir.join(LOCK_NAME);
-        match io.open(&path, OpenHow::ReadWrite) {
-            Ok(file) => Self::of(file, path).map(Some),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(Error::io("cannot open the lock file", &path, e)),
+        for _ in 0..LOCK_TRIES {
+            let file = match io.open(&path, OpenHow::ReadWrite) {
+                Ok(file) => file,
+                Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+                Err(e) => return Err(Error::io("cannot open the lock file", &path, e)),
+            };
+            if let Some(lock) = Self::of(io, file, &path)? {
+                return Ok(Some(lock));
+            }
         }
+        Err(busy(&path))
     }
 
     /// Takes the lock of an existing directory; makes the file, empty, where it is missing.
@@ -41,18 +50,53 @@ impl DirLock {
     /// `Busy` when another one holds it, `StoreFull` without space for the file, else `Io`.
     pub(crate) fn take(io: &dyn Io, dir: &Path) -> Result<Self> {
         let path = dir.join(LOCK_NAME);
-        let file =
-            open_or_make(io, &path).map_err(|e| refusal("cannot open the lock file", &path, e))?;
-        Self::of(file, path)
+        for _ in 0..LOCK_TRIES {
+            let file = open_or_make(io, &path);
+            let file = file.map_err(|e| refusal("cannot open the lock file", &path, e))?;
+            if let Some(lock) = Self::of(io, file, &path)? {
+                return Ok(lock);
+            }
+        }
+        Err(busy(&path))
     }
 
-    fn of(file: Arc<dyn IoFile>, path: PathBuf) -> Result<Self> {
-        let locked = file.try_lock().map_err(|e| Error::io("cannot lock the file", &path, e))?;
-        if !locked {
-            let what = "the directory is in use by another writer";
-            return Err(Error::new(ErrorKind::Busy, what).at_path(path));
+    /// Makes the file, empty, and takes the lock; `None` where something has its name.
+    ///
+    /// # Errors
+    ///
+    /// `Busy` when another one was faster to take it, `StoreFull` without space for the file, else
+    /// `Io`.
+    pub(crate) fn make(io: &dyn Io, dir: &Path) -> Result<Option<Self>> {
+        let path = dir.join(LOCK_NAME);
+        match io.open(&path, OpenHow::CreateNew) {
+            Ok(file) => {
+                Self::of(io, file, &path)?.map_or_else(|| Err(busy(&path)), |it| Ok(Some(it)))
+            }
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(None),
+            Err(e) => Err(refusal("cannot make the lock file", &path, e)),
         }
-        Ok(Self { file, path })
+    }
+
+    /// The lock of an open file; `None` when the file has lost its name, and locks nothing: whoever
+    /// gives a directory up removes it while he holds its lock, and another one may have it open.
+    fn of(io: &dyn Io, file: Arc<dyn IoFile>, path: &Path) -> Result<Option<Self>> {
+        let locked = file.try_lock().map_err(|e| Error::io("cannot lock the file", path, e))?;
+        if !locked {
+            return Err(busy(path));
+        }
+        let named = match io.open(path, OpenHow::Read) {
+            Ok(named) => named,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(Error::io("cannot open the lock file", path, e)),
+        };
+        let same = file.id().and_then(|id| Ok(id == named.id()?));
+        let same = same.map_err(|e| Error::io("cannot look at the lock file", path, e))?;
+        Ok(same.then(|| Self { file, path: path.to_owned() }))
+    }
+
+    /// The file that is locked.
+    pub(crate) fn file(&self) -> &dyn IoFile {
+        &*self.file
     }
 
     /// Makes the file whole where it is short: for a directory that is, or becomes, its owner's.
@@ -89,6 +133,10 @@ impl DirLock {
         let written = written.and_then(|()| self.file.sync());
         written.map_err(|e| Error::io("cannot write the lock file", &self.path, e))
     }
+}
+
+fn busy(path: &Path) -> Error {
+    Error::new(ErrorKind::Busy, "the directory is in use by another writer").at_path(path)
 }
 
 fn open_or_make(io: &dyn Io, path: &Path) -> io::Result<Arc<dyn IoFile>> {
