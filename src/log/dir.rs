@@ -165,6 +165,20 @@ fn fill(file: &dyn IoFile) -> io::Result<bool> {
     Ok(true)
 }
 
+/// The path, whatever becomes the directory of the process: files of the log are named for as long
+/// as it is open.
+///
+/// # Errors
+///
+/// `InvalidInput` for an empty path, `Io` where the process has no directory.
+pub(crate) fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).map_err(|e| {
+        let is_wrong = e.kind() == io::ErrorKind::InvalidInput;
+        let kind = if is_wrong { ErrorKind::InvalidInput } else { ErrorKind::Io };
+        Error::new(kind, "the path is not one of a directory").at_path(path).with_source(e)
+    })
+}
+
 /// Makes sure that the directory is there and is a log's, or may become one. Touches nothing else.
 ///
 /// # Errors
@@ -221,7 +235,6 @@ pub(crate) fn sync_parent_if_allowed(io: &dyn Io, dir: &Path) -> Result<()> {
 
 pub(crate) fn sync_parent(io: &dyn Io, dir: &Path) -> Result<()> {
     match dir.parent() {
-        Some(parent) if parent.as_os_str().is_empty() => sync_dir(io, Path::new(".")),
         Some(parent) => sync_dir(io, parent),
         None => Ok(()),
     }
@@ -231,37 +244,6 @@ pub(crate) fn sync_dir(io: &dyn Io, dir: &Path) -> Result<()> {
     io.sync_dir(dir).map_err(|e| Error::io("cannot sync the directory", dir, e))
 }
 
-/// `StoreFull` for a refusal for space, else `Io`.
-pub(crate) fn refusal(what: &'static str, path: &Path, e: io::Error) -> Error {
-    let kind = if is_full(&e) { ErrorKind::StoreFull } else { ErrorKind::Io };
-    Error::new(kind, what).at_path(path).with_source(e)
-}
-
-/// Why a step of the log's files was not taken.
-#[derive(Debug)]
-pub(crate) enum Fault {
-    /// Nothing happened that a later attempt could meet.
-    Refused(Error),
-    /// What is on disk is not known: only opening again tells.
-    Final(Error),
-}
-
-impl Fault {
-    pub(crate) fn into_error(self) -> Error {
-        match self {
-            Self::Refused(e) | Self::Final(e) => e,
-        }
-    }
-}
-
-/// Random bytes for identities and salts.
-pub(crate) fn random<const N: usize>(io: &dyn Io) -> Result<[u8; N]> {
-    let mut bytes = [0; N];
-    match io.random(&mut bytes) {
-        Ok(()) => Ok(bytes),
-        Err(e) => Err(Error::new(ErrorKind::Io, "the system has no random bytes").with_source(e)),
-    }
-}
 /// A directory that is opened before a name in it changes: where the system has no file handle to
 /// spare, that refuses the change, and no name stands that nobody can sync.
 #[derive(Debug)]
@@ -297,3 +279,34 @@ impl<'a> NameSync<'a> {
     }
 }
 
+/// `StoreFull` for a refusal for space, else `Io`.
+pub(crate) fn refusal(what: &'static str, path: &Path, e: io::Error) -> Error {
+    let kind = if is_full(&e) { ErrorKind::StoreFull } else { ErrorKind::Io };
+    Error::new(kind, what).at_path(path).with_source(e)
+}
+
+/// Why a step of the log's files was not taken.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    /// Nothing happened that a later attempt could meet.
+    Refused(Error),
+    /// What is on disk is not known: only opening again tells.
+    Final(Error),
+}
+
+impl Fault {
+    pub(crate) fn into_error(self) -> Error {
+        match self {
+            Self::Refused(e) | Self::Final(e) => e,
+        }
+    }
+}
+
+/// Random bytes for identities and salts.
+pub(crate) fn random<const N: usize>(io: &dyn Io) -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    match io.random(&mut bytes) {
+        Ok(()) => Ok(bytes),
+        Err(e) => Err(Error::new(ErrorKind::Io, "the system has no random bytes").with_source(e)),
+    }
+}

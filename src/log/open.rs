@@ -36,7 +36,7 @@ const COPY_LEN: usize = 1 << 20;
 pub(crate) fn open(path: &Path, options: &Options) -> Result<(Shared, RecoveryReport)> {
     options.validate()?;
     let begin = now();
-    let io = &*options.io;
+    let (path, io) = (&*dir::absolute(path)?, &*options.io);
     dir::prepare(io, path, options.create)?;
     let lock = match DirLock::find(io, path)? {
         Some(lock) => lock,
