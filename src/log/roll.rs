@@ -11,6 +11,7 @@ use super::dir::{Fault, random};
 use super::fill::Next;
 use super::scan::Tally;
 use super::spare::{BLOCK_BYTES, NewSegment, Reserve, Spare};
+use super::stats::Synced;
 use super::tail::{Mark, Tail};
 use super::writer::{Gate, Guard, SegmentRef, Shared, recycle};
 use crate::error::{Error, ErrorKind, Result, is_full};
@@ -98,6 +99,7 @@ impl Shared {
         gate.stats.count_spare(made_ahead);
         let group = std::mem::take(&mut gate.queue);
         gate.writing = group.len();
+        let counted = gate.group_of(group.len());
         gate.called = false;
         let (from, upto, tally) = (gate.written.offset, gate.mark(), gate.tally.clone());
         let header = gate.next_header(number, salt);
@@ -117,7 +119,7 @@ impl Shared {
             tail.write_frames(&group, from)?;
             tail.seal(upto, durable, &tally)
         });
-        gate.stats.count_group(group.len(), true);
+        gate.stats.count_group(counted, true, sealed.as_ref().ok().copied().flatten());
         recycle(&mut gate, group);
         gate.writing = 0;
         if let Err(e) = sealed {
@@ -241,7 +243,7 @@ impl Tail {
     /// # Errors
     ///
     /// Final, whatever it is: a refusal for space of footer and cut is none.
-    fn seal(&mut self, last: Mark, durable: Mark, tally: &Tally) -> Result<()> {
+    fn seal(&mut self, last: Mark, durable: Mark, tally: &Tally) -> Result<Option<Synced>> {
         if !self.bare && !self.sealed {
             let offset = self.used.next_multiple_of(limits::ALIGNMENT);
             let footer = footer(self, Place { offset, ..self.place(0) }, last, durable, tally);
@@ -266,7 +268,7 @@ impl Tail {
             }
             cut => cut.map_err(|e| Error::io("cannot cut the zeros", &self.path, e))?,
         }
-        self.sync()
+        Synced::time(|| self.sync())
     }
 }
 

@@ -8,6 +8,7 @@ mod index;
 mod reading;
 mod rebuild;
 mod segments;
+mod stats;
 pub(crate) mod subscribe;
 mod wakers;
 pub(crate) mod watch;
