@@ -7,8 +7,11 @@ pub(crate) mod desk;
 mod front;
 mod history;
 mod jobs;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod model;
 pub(crate) mod retention;
+mod stats;
 mod store;
 mod waits;
 

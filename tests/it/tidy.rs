@@ -1,5 +1,7 @@
 //! What the sources and the documents must have in common, read from the files themselves.
 
+mod told;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -16,12 +18,13 @@ const LONGER: &[(&str, &str)] = &[];
 /// What a module may name: its own layer and those before it.
 const LAYERS: &[&[&str]] = &[
     &["planted", "sync"],
-    &["error", "lsn", "clock", "io", "testing"],
+    &["error", "lsn", "clock", "io", "testing", "histogram"],
     &["log"],
     &["channel", "raft"],
     &["store"],
     &["place"],
     &["broadcast"],
+    &["meter"],
     &["import"],
     &["gateway"],
 ];

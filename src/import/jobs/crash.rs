@@ -94,7 +94,7 @@ pub(super) fn an_import_that_is_stopped_anywhere_has_every_row_once_after_its_re
 /// Time that a test moves on.
 #[derive(Debug)]
 struct Moved {
-    begin: std::time::Instant,
+    real: SystemClock,
     ms: AtomicU64,
 }
 
@@ -104,7 +104,7 @@ impl Clock for Moved {
     }
 
     fn monotonic(&self) -> Duration {
-        self.begin.elapsed() + Duration::from_millis(self.ms.load(Ordering::SeqCst))
+        self.real.monotonic() + Duration::from_millis(self.ms.load(Ordering::SeqCst))
     }
 }
 
@@ -115,7 +115,7 @@ pub(super) fn rows_stay_visible_when_the_record_of_their_job_is_gone() {
     let file = dir.path().join("a.csv");
     std::fs::write(&file, "n\n0\n1\n2\n").unwrap();
     let io: Arc<dyn crate::io::Io> = Arc::new(MemIo::new(Machine::new()));
-    let clock = Arc::new(Moved { begin: std::time::Instant::now(), ms: AtomicU64::new(0) });
+    let clock = Arc::new(Moved { real: SystemClock::new(), ms: AtomicU64::new(0) });
     let imports = Imports::with_slice_rows(2);
     let store = StoreOptions::new().create(CreateMode::IfMissing).io(Arc::clone(&io));
     let store = Store::open(STORE, &store.clock(Arc::<Moved>::clone(&clock))).unwrap();
