@@ -82,10 +82,9 @@ fn every_planted_bug_is_caught() {
 }
 
 /// Bugs of the broadcaster that the matrix shows, each by a verb.
-const OF_MATRIX: [(Bug, fn()); 7] = [
+const OF_MATRIX: [(Bug, fn()); 6] = [
     (Bug::TombstoneReset, || exactly_once_of("policy refresh")),
     (Bug::FingerprintFastPath, || exactly_once_of("submit")),
-    (Bug::DuplicateBeforeCallback, || exactly_once_of("tombstone")),
     (Bug::CopyWithoutScan, || exactly_once_of("submit")),
     (Bug::UnknownIsRefusal, || exactly_once_of("submit")),
     (Bug::CheckpointCoversItself, || exactly_once_of("checkpoint")),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use oncelog::broadcast::{BroadcastId, Outcome, StoreView};
@@ -128,6 +128,16 @@ enum Signal {
     Over,
 }
 
+/// Says that all is over, also where a promise was broken: else the watcher would wait for ever.
+struct Ends(Sender<Signal>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        // The watcher may be gone.
+        drop(self.0.send(Signal::Over));
+    }
+}
+
 /// What a process is to do until it is cut off.
 struct Part<'a> {
     steps: &'a [Step],
@@ -205,13 +215,13 @@ impl Case<'_> {
         std::thread::scope(|scope| {
             let process = &process;
             scope.spawn(move || self.watch(process, watched, part));
+            let _over = Ends(signal);
             for step in part.steps {
                 if let Err(e) = self.script.play(process, *step) {
                     is_told(&e);
                     break;
                 }
             }
-            drop(signal.send(Signal::Over));
         });
         io.unobserve();
         io.disarm();
