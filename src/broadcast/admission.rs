@@ -18,6 +18,7 @@ use super::locks::{Claim, Holder, canonical};
 use super::policy::WindowFull;
 use super::refusal;
 use super::request::{Answer, Request, tombstone_answer};
+use super::trace;
 use super::waiting::{WAITERS_MAX, WAITERS_PER_KEY_MAX, Waiting};
 use super::window::{Admission as Room, Reserved};
 use super::worker;
@@ -377,7 +378,7 @@ impl Inner {
             firm: core.policy.window_full == WindowFull::Refuse,
             job: if starts_job { JobLink::Starts } else { JobLink::None },
             properties: request.properties.clone().into_iter().collect(),
-            trace: request.trace.clone(),
+            trace: request.trace_context.as_deref().and_then(trace::kept),
             payload: request.payload.clone(),
         };
         let accepted = Arc::new(accepted);

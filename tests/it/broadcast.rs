@@ -1,6 +1,7 @@
 //! The contract of the broadcaster with its callers, sentence by sentence.
 
 mod checkpoint;
+pub(crate) mod chunks;
 pub(crate) mod crash;
 pub(crate) mod desk;
 mod front;
@@ -8,6 +9,7 @@ mod history;
 mod jobs;
 pub(crate) mod retention;
 mod store;
+mod trace;
 mod waits;
 
 use std::sync::Arc;
