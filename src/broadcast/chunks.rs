@@ -102,7 +102,7 @@ impl Found {
     ) -> Result<()> {
         let chunk = message.chunk().map_err(|e| stored.damage(e))?;
         let Some(chunk) = chunk else {
-            self.whole.get_or_insert(Position::new(stored.lsn, tick));
+            self.whole.get_or_insert_with(|| Position::new(stored.lsn, tick));
             return Ok(());
         };
         let (index, total) = (chunk.index(), chunk.total());

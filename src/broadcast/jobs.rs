@@ -15,6 +15,7 @@ use oncelog_format::message::{
     SliceStamp, Vchannel, Version, WriterTerm,
 };
 
+use super::copies;
 use super::core::{Core, Deadline, Inner};
 use super::kind::Role;
 use super::locks::{Claim, Holder};
@@ -265,6 +266,7 @@ impl Jobs {
         let header = BroadcastHeader { id, ..state.accepted.header.clone() };
         let ends = self.inner.ends(core, &header)?;
         let accepted = Arc::new(accepted(header, ends));
+        copies::check(&self.inner, core, &accepted)?;
         self.inner.begin(core, vec![Body::Accepted(accepted)], id)?;
         core.locks.transfer(holder, Holder::Task(id));
         Ok(Some(id))

@@ -50,7 +50,10 @@ impl Earlier for &LogView {
         below: Lsn,
         see: &mut dyn FnMut(&Bytes) -> Result<()>,
     ) -> Result<()> {
-        let from = self.seek_time(begin_ms(from))?;
+        let from = match self.seek_time(begin_ms(from)) {
+            Err(e) => oldest(e)?,
+            Ok(from) => from,
+        };
         show(self.reader(Some(from))?, below, see)
     }
 }

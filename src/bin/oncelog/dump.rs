@@ -186,7 +186,7 @@ impl Whole {
                 Ok(Some(Shown { chunks, ..Shown::plain(record) }))
             }
             Err(error) if args.skip_damage && logs::is_damage(error.kind()) => {
-                self.first_damage.get_or_insert(error.into());
+                self.first_damage.get_or_insert_with(|| error.into());
                 Ok(Some(Shown::plain(record)))
             }
             Err(error) => Err(error.into()),

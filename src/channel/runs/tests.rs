@@ -96,7 +96,7 @@ fn check_refused(records: Vec<Bytes>, kind: ErrorKind) {
 fn chunks_in_any_order_are_one_message_where_the_last_one_came() {
     for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
         let parts: [&[u8]; 3] = [b"one ", b"", b"three"];
-        let chunk_of = |index: usize| chunk(7, 5, (index as u32, 3), parts[index]);
+        let chunk_of = |index: u32| chunk(7, 5, (index, 3), parts[index as usize]);
         check(order.map(chunk_of).to_vec(), &[(3, whole(7, 5, b"one three"))]);
     }
 }
