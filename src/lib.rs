@@ -61,3 +61,8 @@ pub use crate::store::{Store, StoreOptions, StoreReport};
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// Those of the guide as well.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/guide.md")]
+struct Guide;

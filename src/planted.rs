@@ -73,6 +73,8 @@ pub enum Bug {
     SyncErrorTaken,
     /// Opening writes unproven frames again without dropping them from the cache.
     CacheKept,
+    /// Opening takes the oldest LSN that one slot states for durable.
+    TrimTakenAsFound,
     /// The checksums of a frame do not cover its length.
     CrcWithoutLength,
     /// Zeros read as an empty record.
@@ -91,8 +93,6 @@ pub enum Bug {
     BareTailWritten,
     /// A cut batch leaves a clean end.
     CutBatchIsClean,
-    /// What a trim left is removed without stating the trim again.
-    LeftoversUnstated,
     /// An append is admitted although an earlier write or sync failed.
     PoisonForgotten,
     /// Raft is told of an append once it is in the buffer.
@@ -140,9 +140,9 @@ impl Bug {
         Self::LagInBatch,
         Self::BareTailWritten,
         Self::CutBatchIsClean,
-        Self::LeftoversUnstated,
         Self::PoisonForgotten,
         Self::CacheKept,
+        Self::TrimTakenAsFound,
         Self::CursorBeforeSync,
         Self::PinIgnored,
     ];

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use oncelog_format::limits::{FRAMES_OFFSET, SEGMENT_BYTES_MAX};
 use oncelog_format::segment::MINOR;
-use oncelog_format::{FrameHeader, Owner, Place, SegmentHeader, Uuid};
+use oncelog_format::{FrameHeader, Owner, Place, SegmentHeader, Slot, Uuid};
 
 use super::dir::{self, DirLock};
 use super::fill::{Filling, Plan};
@@ -149,6 +149,7 @@ fn resume(
         found: slot,
         slot_dirty: false,
         stated: None,
+        refused: false,
     };
     let end = Mark { lsn: segment.last, offset: segment.end };
     let tally = segment.tally.with_entries(judged.entries.clone());
@@ -193,11 +194,11 @@ fn resume(
             lock.identify(Owner::Log, uuid)?;
         }
     }
-    shared.release_leftovers()?;
+    shared.release_leftovers();
     Ok((shared, report))
 }
 
-/// The tail, opened, with no record in it that is not durable.
+/// The tail, opened, with no record in it that is not durable, and no trim.
 ///
 /// What a failed sync left in the cache says nothing of the disk, and it is not enough to write it
 /// again: ext4 takes a block that it failed to write for written as long as it is cached, and after
@@ -216,7 +217,7 @@ fn prove(path: &Path, options: &Options, survey: Survey) -> Result<(Arc<dyn IoFi
         let dropped = file.evict(from..u64::MAX);
         dropped.map_err(|e| Error::io("cannot drop the segment from the cache", &tail, e))
     };
-    if survey.last <= survey.proven {
+    if survey.last <= survey.proven && !segment.facts.is_trim_unproven() {
         // Zeros that a failed sync left look as any.
         if judged.state == TailState::Clean {
             evict(segment.end)?;
@@ -231,6 +232,9 @@ fn prove(path: &Path, options: &Options, survey: Survey) -> Result<(Arc<dyn IoFi
     let (segment, judged) = tail_of(path, &survey)?;
     if survey.last > survey.proven {
         rewrite(&*file, segment, &judged.entries, survey.proven)?;
+    }
+    if segment.facts.is_trim_unproven() {
+        state_again(&*file, segment)?;
     }
     Ok((file, survey))
 }
@@ -289,6 +293,7 @@ fn gate(tail: Tail, end: Mark, tally: Tally, segments: Vec<SegmentRef>) -> Gate 
         token: 0,
         sync_wanted: 0,
         sync_due: 0,
+        sync_due_at: Duration::ZERO,
         #[cfg(planted)]
         reused: false,
     }
@@ -349,6 +354,18 @@ fn rewrite(
     again().map_err(|e| Error::io("cannot write unproven records again", path, e))
 }
 
+/// Writes the newest slot again, same bytes, same place, and syncs: who is told of an oldest LSN
+/// may rely on it.
+fn state_again(file: &dyn IoFile, segment: &Segment) -> Result<()> {
+    let Some(slot) = segment.facts.newest_slot() else { return Ok(()) };
+    let offset = Slot::offset_of(slot.index());
+    let again = file.write_all_at(&slot.encode(), offset).and_then(|()| file.sync());
+    again.map_err(|e| {
+        let path = &segment.facts.path;
+        Error::io("cannot write an unproven trim again", path, e).at_offset(offset)
+    })
+}
+
 /// Offset of the frame behind that of `lsn`; the frames were found valid before.
 fn offset_behind(
     file: &dyn IoFile,
@@ -373,31 +390,12 @@ fn offset_behind(
 }
 
 impl Shared {
-    /// Lets go of what a trim left, after the trim was written in a slot again: it was read from
-    /// the cache, and may not be on the disk. A bare tail takes no slot, so leftovers wait for its
-    /// roll.
-    fn release_leftovers(&self) -> Result<()> {
-        let gate = self.gate();
-        let bare = gate.tail.as_ref().is_none_or(|tail| tail.bare);
-        if !gate.removal.has_waiting() || bare {
-            return Ok(());
+    /// Lets go of what a trim left, which [`prove`] has made durable. The name of a bare tail is
+    /// not, and with it what only its slot states: leftovers wait for its roll.
+    fn release_leftovers(&self) {
+        let mut gate = self.gate();
+        if gate.tail.as_ref().is_some_and(|tail| !tail.bare) {
+            gate.removal.release(std::iter::empty());
         }
-        let (gate, tail) = self.take_tail(gate);
-        let (durable, oldest) = (gate.stated_by_slot(), gate.oldest);
-        let (mut gate, tail, stated) = self.with_tail(gate, tail, |tail| {
-            #[cfg(planted)]
-            if crate::planted::is_active(crate::planted::Bug::LeftoversUnstated) {
-                return Ok(());
-            }
-            tail.write_slot_synced(durable, oldest)
-        });
-        gate.tail = Some(tail);
-        match stated {
-            Ok(()) => gate.removal.release(std::iter::empty()),
-            // No space for a slot: they stay. Opening needs no free byte.
-            Err(dir::Fault::Refused(e)) if e.kind() == ErrorKind::StoreFull => {}
-            Err(fault) => return Err(fault.into_error()),
-        }
-        Ok(())
     }
 }
