@@ -217,15 +217,18 @@ impl Lane {
         Ok(Some((parts, pending)))
     }
 
-    /// Notes where the parts of a batch stand.
-    pub(crate) fn note(&mut self, parts: &[usize], positions: &[Position]) {
+    /// Notes where the parts of a batch stand; returns how many copies are whole by them.
+    pub(crate) fn note(&mut self, parts: &[usize], positions: &[Position]) -> u64 {
+        let mut whole = 0;
         for (at, position) in parts.iter().zip(positions) {
             if let Some(sending) = self.sendings.get_mut(*at) {
                 sending.missing.pop_front();
                 sending.tick = Some(position.time_tick);
                 sending.last = Some(position.lsn);
+                whole += u64::from(sending.missing.is_empty());
             }
         }
+        whole
     }
 
     /// Where the copies stand that are whole: which vchannel of the task, and the place.

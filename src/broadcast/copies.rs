@@ -130,7 +130,10 @@ impl Inner {
                 let Some(copy @ Copy::Unresolved) = run.copies.get_mut(at) else { continue };
                 run.begun.remove(&at);
                 match found.remove(&(id, vchannel)).unwrap_or_default().verdict() {
-                    Ok(position) => *copy = Copy::At(position),
+                    Ok(position) => {
+                        self.counts.copies_found.add(1);
+                        *copy = Copy::At(position);
+                    }
                     Err(begun) => {
                         *copy = Copy::Absent;
                         run.begun.extend(begun.map(|begun| (at, begun)));
@@ -196,7 +199,8 @@ impl Inner {
             for (mut lane, parts, handed) in pending {
                 match handed.wait() {
                     Ok(positions) => {
-                        lane.note(&parts, &positions);
+                        let whole = lane.note(&parts, &positions);
+                        self.counts.copies_appended.add(whole);
                         self.note_copies(id, lane.whole().map(|(at, is)| (at, Copy::At(is))));
                         lanes.push(lane);
                     }
