@@ -373,6 +373,21 @@ fn a_sync_of_the_filler_that_fails_poisons_the_log_and_wakes_who_waits() {
     assert_eq!(next, lsn(found.len() as u64 + 1));
 }
 
+/// Zeros that a failed sync kept from the disk look as any, and ext4 never writes what comes in
+/// their place as long as they are cached.
+#[test]
+fn an_open_drops_what_stands_behind_a_clean_end_from_the_cache() {
+    let (io, options) = filled();
+    let (log, _) = Log::open("/log", &options).unwrap();
+    log.append(b"durable").unwrap();
+    log.close().unwrap();
+    io.arm(Which::Kind(CallKind::Evict), 1, 1, Fault::Error(EIO));
+    check_refused(Log::open("/log", &options), ErrorKind::Io);
+    assert_eq!(io.struck(), 1);
+    let (log, report) = Log::open("/log", &options).unwrap();
+    assert_eq!((report.torn, read(&log, 1).len()), (None, 1));
+}
+
 #[test]
 fn many_writers_beside_the_filler_lose_nothing() {
     let (_home, dir) = place();
