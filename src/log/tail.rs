@@ -161,7 +161,7 @@ impl Tail {
             self.found = None;
             return Ok(());
         }
-        let dropped = self.file.evict(0..FRAMES_OFFSET);
+        let dropped = self.file.evict(0..u64::MAX);
         dropped.map_err(|e| {
             Fault::Refused(refusal("cannot drop the slots from the cache", &self.path, e))
         })?;

@@ -197,11 +197,6 @@ impl Driver {
         self.io.noted_calls()
     }
 
-    /// Calls until here.
-    pub(crate) fn calls(&self) -> u64 {
-        self.io.counts().0
-    }
-
     fn start(&mut self, machine: Machine) {
         self.io = self.io.successor(machine);
         if self.notes.lock().unwrap().points.is_some() {

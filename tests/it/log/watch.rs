@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use oncelog::io::fs::FsIo;
-use oncelog::io::{DirEntry, EntryKind, Io, IoFile, OpenHow};
+use oncelog::io::{DirEntry, EntryKind, FileId, Io, IoFile, OpenHow};
 
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -228,6 +228,10 @@ impl IoFile for Watched {
         self.file.try_lock()
     }
 
+    fn id(&self) -> io::Result<Option<FileId>> {
+        self.file.id()
+    }
+
     fn map(&self, len: u64) -> io::Result<Bytes> {
         self.watch.note_thread();
         self.file.map(len)
@@ -275,6 +279,10 @@ impl IoFile for Locking {
 
     fn map(&self, len: u64) -> io::Result<Bytes> {
         self.file.map(len)
+    }
+
+    fn id(&self) -> io::Result<Option<FileId>> {
+        self.file.id()
     }
 
     fn try_lock(&self) -> io::Result<bool> {
