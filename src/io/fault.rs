@@ -240,7 +240,8 @@ impl Faults {
                 armed.wait -= 1;
             } else if armed.times > 0 {
                 armed.times -= 1;
-                found = found.or(Some(armed.fault).filter(|fault| fault.is_felt(kind, len)));
+                let felt = Some(armed.fault).filter(|fault| fault.is_felt(kind, len));
+                found = found.or(felt);
             }
         }
         self.armed.retain(|armed| armed.times > 0);

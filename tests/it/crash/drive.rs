@@ -314,13 +314,11 @@ impl Driver {
             Op::Crowd { waiting, meanwhile } => self.crowd(waiting, meanwhile),
             Op::Flush => {
                 let done = self.log().flush();
-                self.is_final(&done, "a flush")?;
-                self.settle(done, |o, last| o.written = last)
+                self.settle_all(done, |o, last| o.written = last)
             }
             Op::Sync => {
                 let done = self.log().sync().map(drop);
-                self.is_final(&done, "a sync")?;
-                self.settle(done, |o, last| (o.promised, o.written) = (last, last))
+                self.settle_all(done, |o, last| (o.promised, o.written) = (last, last))
             }
             Op::Trim(quarters) => self.trim(*quarters),
             Op::IdleSlot => {
@@ -344,8 +342,7 @@ impl Driver {
             }
             Op::Close => {
                 let done = self.log.take().unwrap().close();
-                self.is_final(&done, "a close")?;
-                self.settle(done, |o, last| (o.promised, o.written) = (last, last))?;
+                self.settle_all(done, |o, last| (o.promised, o.written) = (last, last))?;
                 self.restart(self.io.machine(), End::Close)
             }
             Op::Kill => self.restart(self.io.machine(), End::Kill),
@@ -553,12 +550,17 @@ impl Driver {
         }
     }
 
-    /// Behind a failed write or sync nothing is promised any more, until the next open.
-    fn is_final(&self, done: &oncelog::Result<()>, call: &str) -> Result<(), String> {
+    /// The end of a call that makes all records so far durable, or written. Behind a failed write or
+    /// sync there is none that ends well, until the next open.
+    fn settle_all(
+        &mut self,
+        done: oncelog::Result<()>,
+        promise: impl FnOnce(&mut Oracle, u64),
+    ) -> Result<(), String> {
         if self.poisoned && done.is_ok() {
-            return Err(format!("G5: {call} after a failed write or sync"));
+            return Err("G5: a flush, sync or close after a failed write or sync".into());
         }
-        Ok(())
+        self.settle(done, promise)
     }
 
     /// The end of a call that promises something about all records so far.
