@@ -85,6 +85,12 @@ pub enum Bug {
     CacheKept,
     /// Opening takes the oldest LSN that one slot states for durable.
     TrimTakenAsFound,
+    /// A slot is written while the other may be unsynced.
+    SlotBesideUnsynced,
+    /// The slot that an open found is taken for what is on the disk.
+    FoundSlotTaken,
+    /// The slot that an open found is written again without dropping it from the cache.
+    FoundSlotCached,
     /// The checksums of a frame do not cover its length.
     CrcWithoutLength,
     /// Zeros read as an empty record.
@@ -125,7 +131,7 @@ pub enum Bug {
 
 impl Bug {
     /// The bugs of the log.
-    pub const LOG: [Self; 29] = [
+    pub const LOG: [Self; 32] = [
         Self::NoDirSync,
         Self::AckBeforeSync,
         Self::AppendBehindTorn,
@@ -153,6 +159,9 @@ impl Bug {
         Self::PoisonForgotten,
         Self::CacheKept,
         Self::TrimTakenAsFound,
+        Self::SlotBesideUnsynced,
+        Self::FoundSlotTaken,
+        Self::FoundSlotCached,
         Self::CursorBeforeSync,
         Self::PinIgnored,
     ];

@@ -113,6 +113,19 @@ pub enum Fault {
     Last(i32),
 }
 
+impl Fault {
+    /// Whether a call of a kind that reads or writes `len` bytes is any different for it.
+    #[must_use]
+    pub fn is_felt(self, kind: CallKind, len: usize) -> bool {
+        match (self, kind) {
+            (Self::Short(most), CallKind::Read) => most.max(1) < len,
+            (Self::Short(most), CallKind::Write) => most < len,
+            (Self::Short(_), _) => false,
+            _ => true,
+        }
+    }
+}
+
 /// `EINTR`: interrupted by a signal.
 pub const EINTR: i32 = 4;
 /// `EIO`: the device failed.
@@ -168,6 +181,8 @@ pub(super) struct Faults {
     persists: u64,
     struck: u64,
     stopped: bool,
+    /// The calls and their bytes, once somebody asks for them.
+    noted: Option<Vec<(CallKind, usize)>>,
 }
 
 impl Faults {
@@ -190,7 +205,16 @@ impl Faults {
         (self.calls, self.persists)
     }
 
-    /// Calls that a fault has met.
+    /// Notes every call from here on, with the bytes that it reads or writes.
+    pub(super) fn note(&mut self) {
+        self.noted = Some(Vec::new());
+    }
+
+    pub(super) fn noted(&self) -> &[(CallKind, usize)] {
+        self.noted.as_deref().unwrap_or_default()
+    }
+
+    /// Calls that a fault has changed.
     pub(super) const fn struck(&self) -> u64 {
         self.struck
     }
@@ -203,9 +227,12 @@ impl Faults {
         self.stopped = true;
     }
 
-    /// Counts a call and says what happens to it.
-    pub(super) fn next(&mut self, kind: CallKind) -> Option<Fault> {
+    /// Counts a call that reads or writes so many bytes, and says what happens to it.
+    pub(super) fn next(&mut self, kind: CallKind, len: usize) -> Option<Fault> {
         self.calls += 1;
+        if let Some(noted) = &mut self.noted {
+            noted.push((kind, len));
+        }
         self.persists += u64::from(kind.is_persist());
         let mut found = None;
         for armed in self.armed.iter_mut().filter(|armed| armed.which.covers(kind)) {
@@ -213,7 +240,8 @@ impl Faults {
                 armed.wait -= 1;
             } else if armed.times > 0 {
                 armed.times -= 1;
-                found = found.or(Some(armed.fault));
+                let felt = Some(armed.fault).filter(|fault| fault.is_felt(kind, len));
+                found = found.or(felt);
             }
         }
         self.armed.retain(|armed| armed.times > 0);
@@ -268,10 +296,10 @@ mod tests {
     fn a_fault_strikes_at_the_call_it_was_armed_for_and_no_other() {
         let mut faults = Faults::default();
         faults.arm(Which::Kind(CallKind::Write), 2, 1, Fault::Error(EIO));
-        assert_eq!(faults.next(CallKind::Write), None);
-        assert_eq!(faults.next(CallKind::Sync), None);
-        assert_eq!(faults.next(CallKind::Write), Some(Fault::Error(EIO)));
-        assert_eq!(faults.next(CallKind::Write), None);
+        assert_eq!(faults.next(CallKind::Write, 8), None);
+        assert_eq!(faults.next(CallKind::Sync, 8), None);
+        assert_eq!(faults.next(CallKind::Write, 8), Some(Fault::Error(EIO)));
+        assert_eq!(faults.next(CallKind::Write, 8), None);
         assert_eq!(faults.counts(), (4, 4));
     }
 
@@ -279,9 +307,25 @@ mod tests {
     fn a_lasting_fault_strikes_every_call() {
         let mut faults = Faults::default();
         faults.arm(Which::Persist, 1, u64::MAX, Fault::Error(ENOSPC));
-        assert_eq!(faults.next(CallKind::Read), None);
+        assert_eq!(faults.next(CallKind::Read, 8), None);
         for _ in 0..3 {
-            assert_eq!(faults.next(CallKind::Allocate), Some(Fault::Error(ENOSPC)));
+            assert_eq!(faults.next(CallKind::Allocate, 8), Some(Fault::Error(ENOSPC)));
         }
+    }
+
+    #[test]
+    fn a_short_count_strikes_where_it_takes_something_away() {
+        let check = |most, kind, len, is_felt| {
+            let mut faults = Faults::default();
+            faults.arm(Which::Any, 1, 1, Fault::Short(most));
+            assert_eq!(faults.next(kind, len).is_some(), is_felt, "{most} of {kind:?} {len}");
+            assert_eq!((faults.struck(), faults.counts().0), (u64::from(is_felt), 1));
+        };
+        check(7, CallKind::Write, 8, true);
+        check(8, CallKind::Write, 8, false);
+        check(0, CallKind::Write, 1, true);
+        check(0, CallKind::Read, 2, true);
+        check(0, CallKind::Read, 1, false);
+        check(0, CallKind::Sync, 0, false);
     }
 }

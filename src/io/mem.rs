@@ -156,7 +156,18 @@ impl MemIo {
         self.lock().faults.counts()
     }
 
-    /// Calls that an armed fault has met.
+    /// Notes every call of this process and its successors from here on.
+    pub fn note_calls(&self) {
+        self.lock().faults.note();
+    }
+
+    /// What was noted: each call, and the bytes that it read or wrote.
+    #[must_use]
+    pub fn noted_calls(&self) -> Vec<(CallKind, usize)> {
+        self.lock().faults.noted().to_vec()
+    }
+
+    /// Calls that an armed fault has changed.
     #[must_use]
     pub fn struck(&self) -> u64 {
         self.lock().faults.struck()
@@ -179,8 +190,17 @@ impl MemIo {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a call; what is left of it, or its failure.
+    /// Counts a call without bytes; what is left of it, or its failure.
     fn enter(&self, kind: CallKind) -> io::Result<(MutexGuard<'_, Shared>, Option<Fault>)> {
+        self.enter_with(kind, 0)
+    }
+
+    /// The same for one that reads or writes so many bytes.
+    fn enter_with(
+        &self,
+        kind: CallKind,
+        len: usize,
+    ) -> io::Result<(MutexGuard<'_, Shared>, Option<Fault>)> {
         let mut shared = self.lock();
         if shared.faults.is_stopped() {
             return Err(fault::stopped());
@@ -191,7 +211,7 @@ impl MemIo {
                 observer(machine, kind);
             }
         }
-        let mut struck = shared.faults.next(kind);
+        let mut struck = shared.faults.next(kind, len);
         if let Some(Fault::Last(number)) = struck {
             shared.faults.stop();
             shared.locks.clear();
@@ -330,7 +350,9 @@ impl IoFile for MemFile {
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        let (shared, fault) = self.io.enter(CallKind::Read)?;
+        let len = self.io.lock().machine.file(self.ino)?.len;
+        let left = usize::try_from(len.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let (shared, fault) = self.io.enter_with(CallKind::Read, left.min(buf.len()))?;
         // No byte at all would be the end of the file.
         let take = short(buf.len(), fault).max(buf.len().min(1));
         let buf = buf.get_mut(..take).unwrap_or_default();
@@ -339,7 +361,7 @@ impl IoFile for MemFile {
 
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
         self.check_writable()?;
-        let (mut shared, fault) = self.io.enter(CallKind::Write)?;
+        let (mut shared, fault) = self.io.enter_with(CallKind::Write, buf.len())?;
         let buf = buf.get(..short(buf.len(), fault)).unwrap_or(buf);
         let Shared { machine, observer, dice, .. } = &mut *shared;
         if let Some(Fault::Error(number)) = fault {

@@ -78,7 +78,7 @@ fn next(gate: &Gate, now: Duration, since: Duration) -> Work {
     if gate.fill.is_wanted() {
         return Work::Start;
     }
-    let left = |from: Duration| from.saturating_add(PAUSE).saturating_sub(now);
+    let left = |from| left(from, now);
     let unsynced = gate.sync_due > gate.durable.lsn;
     if gate.sync_wanted.min(gate.last_lsn()) > gate.durable.lsn {
         return Work::Sync;
@@ -93,6 +93,11 @@ fn next(gate: &Gate, now: Duration, since: Duration) -> Work {
         return if time.is_zero() { Work::Slot } else { Work::Rest(time) };
     }
     Work::Park
+}
+
+/// What is left of the pause that began then.
+fn left(from: Duration, now: Duration) -> Duration {
+    from.saturating_add(PAUSE).saturating_sub(now)
 }
 
 /// What there is to do with what waits to be written, so many bytes, and to be synced; each has so
@@ -132,6 +137,22 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A buffered record is written after 10 ms or with 256 KiB, whichever comes first.
+    #[test]
+    fn what_is_buffered_is_due_after_10_ms_and_with_256_kib() {
+        let us = Duration::from_micros;
+        let check = |from, now, len, expected| {
+            assert_eq!(due(Some(left(us(from), us(now))), len, None), Some(expected), "{now}");
+        };
+        check(5_000, 5_000, 1, Work::Rest(us(10_000)));
+        check(5_000, 14_999, 1, Work::Rest(us(1)));
+        check(5_000, 15_000, 1, Work::Write);
+        check(5_000, 90_000, 1, Work::Write);
+        check(5_000, 5_000, 256 * 1024 - 1, Work::Rest(us(10_000)));
+        check(5_000, 5_000, 256 * 1024, Work::Write);
+        check(5_000, 5_000, usize::MAX, Work::Write);
+    }
 
     #[test]
     fn a_sync_is_due_in_its_time_however_often_the_buffer_was_written() {

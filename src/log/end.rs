@@ -205,3 +205,29 @@ fn last_slot(
     }
     if tail.bare { Ok(()) } else { tail.state(durable, oldest) }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use std::sync::Arc;
+
+    use crate::error::ErrorKind;
+    use crate::io::mem::MemIo;
+    use crate::log::{CreateMode, Log, Options};
+    use crate::lsn::Lsn;
+
+    #[test]
+    fn a_pin_that_was_granted_while_a_trim_waited_for_the_tail_holds_it_up() {
+        let options = Options::new().create(CreateMode::IfMissing).background(false);
+        let (log, _) = Log::open("/log", &options.io(Arc::new(MemIo::default()))).unwrap();
+        (0..3).for_each(|_| assert!(log.append(b"x").is_ok()));
+        let shared = &log.handle.shared;
+        let pin = log.pin("reader", Lsn::FIRST).unwrap();
+        // As far as the trim has come when it gets the tail.
+        let held = shared.trim_durable(shared.gate(), 3).map_err(|e| e.kind());
+        assert_eq!((held, log.oldest_lsn()), (Err(ErrorKind::Pinned), Lsn::FIRST));
+        drop(pin);
+        assert!(shared.trim_durable(shared.gate(), 3).is_ok());
+        assert_eq!(log.oldest_lsn().get(), 3);
+        log.append(b"y").unwrap();
+    }
+}

@@ -276,14 +276,13 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::io::fault::CallKind;
     use crate::io::mem::{Machine, MemIo};
     use crate::log::{Batch, CreateMode, Log, Options, RecordKind};
 
     #[test]
     fn a_leader_writes_nothing_behind_a_failure_that_came_while_it_gathered() {
-        let io = MemIo::new(Machine::new());
-        let options = Options::new().create(CreateMode::IfMissing).background(false);
-        let (log, _) = Log::open("/log", &options.io(Arc::new(io.clone()))).unwrap();
+        let (io, log) = log();
         let shared = &log.handle.shared;
         shared.enqueue(Batch { kind: RecordKind::RECORD, records: &[b"x"] }, false).unwrap();
         let calls = io.counts().0;
@@ -293,5 +292,44 @@ mod tests {
         assert_eq!((gate.written.lsn, gate.durable.lsn, gate.queue.is_empty()), (0, 0, false));
         drop(gate);
         assert_eq!(io.counts().0, calls);
+    }
+
+    fn log() -> (MemIo, Log) {
+        let io = MemIo::new(Machine::new());
+        let options = Options::new().create(CreateMode::IfMissing).background(false);
+        let (log, _) = Log::open("/log", &options.io(Arc::new(io.clone()))).unwrap();
+        (io, log)
+    }
+
+    /// A sync of the same file through another description has failed: what this one returns tells
+    /// nothing (G5).
+    #[test]
+    fn a_sync_that_returns_behind_a_failure_makes_nothing_durable() {
+        let (io, log) = log();
+        let shared = &log.handle.shared;
+        shared.enqueue(Batch { kind: RecordKind::RECORD, records: &[b"x"] }, false).unwrap();
+        let meanwhile = Arc::clone(shared);
+        io.observe(move |_, kind| {
+            if kind == CallKind::Sync {
+                let failed = Error::new(ErrorKind::Io, "the filler's sync has failed");
+                meanwhile.gate().set_poison(failed);
+            }
+        });
+        let gate = shared.lead(shared.gate(), true);
+        io.unobserve();
+        assert!(gate.poison.is_some());
+        assert_eq!(gate.durable.lsn, 0);
+        let told = outcome(&gate, 1).map(|told| told.map_err(|e| e.kind()));
+        assert_eq!(told, Some(Err(ErrorKind::OutcomeUnknown)));
+    }
+
+    #[test]
+    fn what_is_durable_is_told_as_that_behind_a_failure() {
+        let (_io, log) = log();
+        log.append(b"durable").unwrap();
+        let mut gate = log.handle.shared.gate();
+        gate.set_poison(Error::new(ErrorKind::Io, "no disk"));
+        let told = |lsn| outcome(&gate, lsn).map(|told| told.map_err(|e| e.kind()));
+        assert_eq!((told(1), told(2)), (Some(Ok(())), Some(Err(ErrorKind::OutcomeUnknown))));
     }
 }

@@ -104,8 +104,16 @@ impl Tail {
         durable: Mark,
         oldest_lsn: u64,
     ) -> std::result::Result<(), Fault> {
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::FoundSlotTaken) {
+            self.found = None;
+        }
         if let Some(found) = self.found {
             self.put_found(&found)?;
+        }
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::SlotBesideUnsynced) {
+            self.slot_dirty = false;
         }
         if self.slot_dirty {
             self.sync().map_err(Fault::Final)?;
@@ -147,6 +155,12 @@ impl Tail {
     /// disk. Dropped from the cache first, as a block that a failed sync left there may never reach
     /// it ([`super::open`]).
     fn put_found(&mut self, found: &Slot) -> std::result::Result<(), Fault> {
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::FoundSlotCached) {
+            self.put_slot(found)?;
+            self.found = None;
+            return Ok(());
+        }
         let dropped = self.file.evict(0..u64::MAX);
         dropped.map_err(|e| {
             Fault::Refused(refusal("cannot drop the slots from the cache", &self.path, e))

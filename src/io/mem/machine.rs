@@ -85,6 +85,16 @@ impl Machine {
         Ok(buf)
     }
 
+    /// True where the disk holds what a read of the sector at an offset finds, for certain: no crash
+    /// changes it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Io::open`](crate::io::Io::open).
+    pub fn is_settled_at(&self, path: impl AsRef<Path>, offset: u64) -> io::Result<bool> {
+        Ok(self.file(self.resolve(path.as_ref())?)?.is_settled_at(offset))
+    }
+
     /// Puts a file of these bytes under a name, durable at once, in place of what was there.
     ///
     /// # Errors

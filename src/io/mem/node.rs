@@ -210,6 +210,13 @@ impl FileNode {
         clean && self.failures == 0
     }
 
+    /// The same for the sector at an offset.
+    pub(super) fn is_settled_at(&self, offset: u64) -> bool {
+        let at = offset / SECTOR;
+        let is_synced = self.unsynced.binary_search_by_key(&at, |v| v.at).is_err();
+        is_synced && same(self.cache.sector(at), self.disk.sector(at))
+    }
+
     /// The machine starts again: the cache is what the disk holds.
     pub(super) fn reload(&mut self) {
         self.disk.cut(self.disk_len);

@@ -82,6 +82,9 @@ pub(crate) struct Point {
     pub(crate) kind: CallKind,
 }
 
+/// What became of those who came in: what waits, and why others were refused.
+type Late = (Vec<Pending>, Vec<ErrorKind>);
+
 #[derive(Debug)]
 struct Notes {
     oracle: Oracle,
@@ -185,9 +188,13 @@ impl Driver {
         self.io.disarm();
     }
 
-    /// Calls until here.
-    pub(crate) fn calls(&self) -> u64 {
-        self.io.counts().0
+    /// Notes the calls from here on.
+    pub(crate) fn note_calls(&self) {
+        self.io.note_calls();
+    }
+
+    pub(crate) fn noted_calls(&self) -> Vec<(CallKind, usize)> {
+        self.io.noted_calls()
     }
 
     fn start(&mut self, machine: Machine) {
@@ -307,11 +314,11 @@ impl Driver {
             Op::Crowd { waiting, meanwhile } => self.crowd(waiting, meanwhile),
             Op::Flush => {
                 let done = self.log().flush();
-                self.settle(done, |o, last| o.written = last)
+                self.settle_all(done, |o, last| o.written = last)
             }
             Op::Sync => {
                 let done = self.log().sync().map(drop);
-                self.settle(done, |o, last| (o.promised, o.written) = (last, last))
+                self.settle_all(done, |o, last| (o.promised, o.written) = (last, last))
             }
             Op::Trim(quarters) => self.trim(*quarters),
             Op::IdleSlot => {
@@ -335,7 +342,7 @@ impl Driver {
             }
             Op::Close => {
                 let done = self.log.take().unwrap().close();
-                self.settle(done, |o, last| (o.promised, o.written) = (last, last))?;
+                self.settle_all(done, |o, last| (o.promised, o.written) = (last, last))?;
                 self.restart(self.io.machine(), End::Close)
             }
             Op::Kill => self.restart(self.io.machine(), End::Kill),
@@ -448,7 +455,13 @@ impl Driver {
             self.wait(enqueued)?;
         }
         self.meanwhile.clear();
-        let late = std::mem::take(&mut *late.lock().unwrap());
+        let (late, refused) = std::mem::take(&mut *late.lock().unwrap());
+        // All that can befall who comes in is that the log is poisoned, by what strikes here.
+        for kind in refused {
+            if kind != ErrorKind::Poisoned || !(self.poisoned || self.is_struck()) {
+                return Err(format!("G3: who came in was refused: {kind}"));
+            }
+        }
         // Some of those who came in wait, and some do not care.
         for enqueued in late.into_iter().step_by(2) {
             self.wait(enqueued)?;
@@ -458,8 +471,8 @@ impl Driver {
 
     /// Has a record of each of these lengths appended, one at the next write, one at the next sync,
     /// and so on.
-    fn come_in(&self, lens: Vec<usize>) -> Arc<Mutex<Vec<Pending>>> {
-        let late = Arc::new(Mutex::new(Vec::new()));
+    fn come_in(&self, lens: Vec<usize>) -> Arc<Mutex<Late>> {
+        let late = Arc::new(Mutex::new(Late::default()));
         let (log, notes, found) = (self.log().clone(), Arc::clone(&self.notes), Arc::clone(&late));
         let mut lens = lens.into_iter();
         self.meanwhile.set(move |_| {
@@ -473,8 +486,12 @@ impl Driver {
                 payload
             };
             match log.try_enqueue(Batch { kind: RecordKind::RECORD, records: &[&payload] }) {
-                Ok(Some(enqueued)) => found.lock().unwrap().push(enqueued),
-                _ => drop(notes.lock().unwrap().oracle.history.pop()),
+                Ok(Some(enqueued)) => found.lock().unwrap().0.push(enqueued),
+                Ok(None) => drop(notes.lock().unwrap().oracle.history.pop()),
+                Err(e) => {
+                    drop(notes.lock().unwrap().oracle.history.pop());
+                    found.lock().unwrap().1.push(e.kind());
+                }
             }
         });
         late
@@ -528,12 +545,22 @@ impl Driver {
                 self.poisoned = true;
                 Ok(())
             }
-            ErrorKind::Limit => {
-                self.oracle(|o| o.history.truncate(count_of(before)));
-                Ok(())
-            }
+            // No batch of a workload is as large as that.
             kind => Err(format!("append: {} ({kind})", chain(e))),
         }
+    }
+
+    /// The end of a call that makes all records so far durable, or written. Behind a failed write or
+    /// sync there is none that ends well, until the next open.
+    fn settle_all(
+        &mut self,
+        done: oncelog::Result<()>,
+        promise: impl FnOnce(&mut Oracle, u64),
+    ) -> Result<(), String> {
+        if self.poisoned && done.is_ok() {
+            return Err("G5: a flush, sync or close after a failed write or sync".into());
+        }
+        self.settle(done, promise)
     }
 
     /// The end of a call that promises something about all records so far.

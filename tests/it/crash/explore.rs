@@ -13,6 +13,9 @@ use super::oracle::{End, Oracle, count_of};
 use super::seen::{Counts, Seen};
 use super::workload::Workload;
 
+/// Where a segment's slots stand.
+const SLOT_OFFSETS: [u64; 2] = [4096, 8192];
+
 /// How far the crashes of a workload are followed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reach {
@@ -132,6 +135,7 @@ impl<'a> Explorer<'a> {
     /// Every end of the process at one point.
     fn point(&mut self, point: &Point, trail: Trail, dice: &mut Dice) -> Result<(), String> {
         let machine = &point.machine;
+        check_slots(machine)?;
         let mut oracle = point.oracle.clone();
         // What another process took for durable at this moment is promised to it.
         oracle.promised = oracle.promised.max(seen(machine, &oracle)?);
@@ -294,6 +298,19 @@ impl<'a> Explorer<'a> {
             Ok(_) => Err(format!("G4: damage to LSN {lsn} in {path:?}, unnoticed")),
         }
     }
+}
+
+/// The slots of the tail: a device may lose a sector that it was writing, and while one of them is
+/// at risk, the other holds what was promised (DESIGN 3.2, SPEC section 10).
+fn check_slots(machine: &Machine) -> Result<(), String> {
+    let Some(newest) = segments(machine).pop() else { return Ok(()) };
+    let path = Path::new(DIR).join(newest);
+    let mut settled = SLOT_OFFSETS.iter().map(|at| machine.is_settled_at(&path, *at));
+    // A segment that was not synced yet has no name.
+    if settled.any(|is| is.unwrap_or(true)) {
+        return Ok(());
+    }
+    Err("G8: a slot was written while the other was not on the disk".into())
 }
 
 /// The durable LSN as a reader of another process finds it beside the writer (G10).

@@ -33,6 +33,7 @@ pub(crate) fn all(random: u64) -> impl Iterator<Item = Workload> + Send {
     first.extend(crowds());
     first.extend(torn_ends());
     first.extend(full_disks());
+    first.extend(slots());
     first.extend(fills());
     first.extend(spares());
     first.extend(failed_syncs());
@@ -343,6 +344,30 @@ fn full_disks() -> Vec<Workload> {
             vec![Op::Space(Some(1)), synced(5), Op::Space(None), synced(6)],
         ),
     ]
+}
+
+/// Slots beside those that are not on the disk: written by an idle log, found by an open in the
+/// cache, or left there by a failed sync.
+fn slots() -> Vec<Workload> {
+    let idle = || vec![synced(9), synced(9), Op::IdleSlot];
+    let trims = || vec![Op::Trim(2), synced(5), Op::IdleSlot, Op::Trim(4), Op::Power, synced(9)];
+    let lost = |mishap: Vec<Op>| [idle(), mishap, vec![Op::Kill], trims()].concat();
+    let mut all = vec![
+        named("trim behind an idle slot", [idle(), trims()].concat()),
+        named("slots of three processes", lost(vec![Op::Kill, Op::IdleSlot])),
+        named("slot lost by a failed sync", lost(vec![Op::FailSync, Op::Trim(2)])),
+        named(
+            "slot that was refused",
+            [idle(), vec![Op::FailWrite(None), Op::Trim(2)], trims(), trims()].concat(),
+        ),
+    ];
+    // Whether the slot is among what was lost, the dice say.
+    let written_back = (1..=4).map(|k| {
+        let ops = [vec![synced(k)], lost(vec![Op::FailWriteBack])].concat();
+        named(format!("slot lost by a failed write-back {k}"), ops)
+    });
+    all.extend(written_back);
+    all
 }
 
 /// `count` steps of filling ahead.

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use oncelog::{Durability, ErrorKind, Log, Pending};
+use oncelog::{Durability, ErrorKind, Log, Lsn, Pending};
 
 use super::watch::{Event, Watch};
 use super::{batch, lsn, open, options, place, read};
@@ -21,6 +21,16 @@ fn watched() -> (tempfile::TempDir, std::path::PathBuf, Watch, Log) {
     let watch = Watch::default();
     let (log, _) = Log::open(&dir, &options().io(Arc::new(watch.clone()))).unwrap();
     (home, dir, watch, log)
+}
+
+/// Lets others go on until it is so.
+#[track_caller]
+fn yield_until(mut is: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !is() {
+        assert!(begin.elapsed() < PATIENCE, "nothing happened");
+        thread::yield_now();
+    }
 }
 
 struct Unpark(Thread);
@@ -46,6 +56,38 @@ fn block_on<F: Future>(future: F) -> F::Output {
 fn poll_once(pending: &mut Pending) {
     let mut context = Context::from_waker(Waker::noop());
     assert!(Pin::new(pending).poll(&mut context).is_pending());
+}
+
+/// Reads from the oldest record on beside writers and a trim, which alone may end it before what was
+/// durable as it began.
+fn read_beside(log: &Log, seen: &Mutex<BTreeMap<u64, (u8, u8)>>) {
+    let durable = log.durable_lsn().map_or(0, Lsn::get);
+    let mut reader = match log.reader(log.oldest_lsn()) {
+        Ok(reader) => reader,
+        Err(e) => return assert_eq!(e.kind(), ErrorKind::Trimmed, "{e}"),
+    };
+    let mut next = reader.next_lsn().get();
+    loop {
+        let record = match reader.next() {
+            Ok(Some(record)) => record,
+            Ok(None) => break,
+            Err(e) => return assert_eq!(e.kind(), ErrorKind::Trimmed, "{e}"),
+        };
+        assert_eq!((record.lsn.get(), record.durable), (next, true));
+        // The first of a batch names its writer, the second is made of that name; a writer notes
+        // what it appended behind its call.
+        let first = if record.batch_end { next - 1 } else { next };
+        let known = seen.lock().unwrap().get(&first).copied();
+        match known {
+            Some((writer, i)) if record.batch_end => {
+                assert_eq!(record.payload[..], vec![writer; usize::from(i) * 50]);
+            }
+            Some((writer, i)) => assert_eq!(record.payload[..], [writer, i]),
+            None => assert!(record.batch_end || record.payload.len() == 2),
+        }
+        next += 1;
+    }
+    assert!(next > durable, "the end at LSN {next}, {durable} was durable");
 }
 
 #[test]
@@ -78,16 +120,13 @@ fn appends_of_many_threads_are_dense_and_whole_across_rolls_trims_and_reads() {
                 })
             })
             .collect();
-        let (log, done) = (&log, &done);
+        let (log, done, seen) = (&log, &done, &seen);
         scope.spawn(move || {
             while !done.load(Ordering::SeqCst) {
                 let next = log.next_lsn().get();
                 log.trim(lsn((next / 2).max(1))).unwrap();
                 log.write_idle_slot().unwrap();
-                let Ok(mut reader) = log.reader(log.oldest_lsn()) else { continue };
-                while let Ok(Some(record)) = reader.next() {
-                    assert!(record.durable);
-                }
+                read_beside(log, seen);
             }
         });
         for writer in writers {
@@ -118,9 +157,7 @@ fn one_sync_covers_all_that_were_written_before_it_and_none_after() {
         let leader = scope.spawn(|| log.append(b"leads"));
         watch.wait_held();
         let followers: Vec<_> = (0..8).map(|_| scope.spawn(|| log.append(b"follows"))).collect();
-        while log.next_lsn() < lsn(11) {
-            thread::yield_now();
-        }
+        yield_until(|| log.next_lsn() >= lsn(11));
         assert_eq!(log.durable_lsn(), Some(lsn(1)), "no sync has returned");
         assert!(!log.wait_durable(lsn(2), Some(Duration::ZERO)).unwrap());
         let before = watch.events().len();
@@ -187,15 +224,10 @@ fn appenders_wait_while_the_buffer_is_full() {
     thread::scope(|scope| {
         let leader = scope.spawn(|| log.append(&[1; 1900]));
         watch.wait_held();
-        let (sender, receiver) = mpsc::channel();
-        let log = &log;
-        let waiter = scope.spawn(move || {
-            let lsns = log.append_batch(batch(&[&[2; 1000]]), Durability::Buffered);
-            sender.send(()).unwrap();
-            lsns
-        });
-        let early = receiver.recv_timeout(Duration::from_millis(50));
-        assert_eq!(early, Err(mpsc::RecvTimeoutError::Timeout), "2900 bytes would wait");
+        let waiter = scope.spawn(|| log.append_batch(batch(&[&[2; 1000]]), Durability::Buffered));
+        yield_until(|| log.stats().waits > 0);
+        assert!(!waiter.is_finished());
+        assert_eq!(log.next_lsn(), lsn(2), "2900 bytes would wait");
         watch.release();
         leader.join().unwrap().unwrap();
         assert_eq!(waiter.join().unwrap().unwrap().first, lsn(2));
@@ -216,9 +248,7 @@ fn a_close_makes_everything_durable_and_ends_those_that_wait() {
         let closer = log.clone();
         let closer = scope.spawn(move || closer.close());
         // Not by appending until it is refused: a full segment would wait for the sync held here.
-        while log.check_open().is_ok() {
-            thread::yield_now();
-        }
+        yield_until(|| log.check_open().is_err());
         let late = log.append_batch(batch(&[b"x"]), Durability::Buffered).unwrap_err();
         assert_eq!(late.kind(), ErrorKind::Closed);
         watch.release();
@@ -229,6 +259,34 @@ fn a_close_makes_everything_durable_and_ends_those_that_wait() {
     assert_eq!(block_on(pending).unwrap().last, lsn(1));
     assert_eq!(log.durable_lsn(), Some(lsn(last)));
     assert_eq!(read(&open(&dir), 1).len() as u64, last);
+}
+
+/// Behind the lock of the directory another writer may be at work (G10).
+#[test]
+fn a_close_lets_the_directory_go_behind_its_last_io() {
+    let (_home, dir) = place();
+    let log = open(&dir);
+    for _ in 0..30 {
+        log.append(&[1; 9000]).unwrap();
+    }
+    log.close().unwrap();
+    let watch = Watch::default();
+    let (log, _) = Log::open(&dir, &options().io(Arc::new(watch.clone()))).unwrap();
+    watch.keep();
+    log.trim(log.next_lsn()).unwrap();
+    watch.wait_held();
+    thread::scope(|scope| {
+        let closer = log.clone();
+        let closer = scope.spawn(move || closer.close());
+        yield_until(|| log.check_open().is_err());
+        assert!(!watch.is_let_go_within(Duration::from_millis(300)), "a file is being removed");
+        let busy = Log::open(&dir, &options()).map(drop).map_err(|e| e.kind());
+        assert_eq!(busy, Err(ErrorKind::Busy));
+        watch.release();
+        closer.join().unwrap().unwrap();
+    });
+    assert!(watch.is_let_go_within(Duration::ZERO));
+    drop(open(&dir));
 }
 
 #[test]
@@ -250,9 +308,7 @@ fn every_waiter_is_told_of_a_failed_sync() {
                 failed.fetch_add(1, Ordering::SeqCst);
             });
         }
-        while log.next_lsn() < lsn(8) {
-            thread::yield_now();
-        }
+        yield_until(|| log.next_lsn() >= lsn(8));
         watch.fail();
         watch.release();
     });

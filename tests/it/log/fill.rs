@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use oncelog::io::Io as _;
 use oncelog::testing::{CallKind, EIO, EMFILE, ENOSPC, Fault, MemIo, Which};
-use oncelog::{Durability, ErrorKind, Fill, Log, Options};
+use oncelog::{Durability, ErrorKind, Fill, Log, Options, Record};
 
 use super::watch::{Event, Watch};
 use super::{batch, check_refused, lsn, memory, names, open, options, place, read};
@@ -203,15 +203,19 @@ fn what_befalls_a_spare_poisons_nothing_and_a_failed_sync_of_the_tail_does() {
         io.disarm();
         let next = log.append(&[3; HALF]);
         assert_eq!(next.as_ref().map_err(|e| e.kind()).err(), expected.as_ref().copied());
+        let appended = [vec![1; 2000], vec![2; HALF], vec![3; HALF]];
+        let is_begin = |found: &[Record]| found.iter().zip(&appended).all(|(a, b)| a.payload == b);
         if next.is_ok() {
-            assert_eq!(read(&log, 1).len(), 3);
+            let found = read(&log, 1);
+            assert!(found.len() == 3 && is_begin(&found));
         }
         // What was buffered may be gone with the failed sync; what was synced may not.
         let kept = if next.is_ok() { 3 } else { 1 };
         drop(log);
         io.set_free_blocks(None);
         let (log, _) = Log::open("/log", &options).unwrap();
-        assert!(read(&log, 1).len() >= kept);
+        let found = read(&log, 1);
+        assert!((kept..=3).contains(&found.len()) && is_begin(&found));
     }
     let poisoned = Some(ErrorKind::Poisoned);
     // The spare is made.
@@ -233,20 +237,21 @@ fn what_befalls_a_spare_poisons_nothing_and_a_failed_sync_of_the_tail_does() {
 #[test]
 fn what_is_done_ahead_is_as_the_option_says() {
     #[track_caller]
-    fn check(option: Fill, steps: usize, allocated: u64) {
+    fn check(option: Fill, steps: usize, allocates: bool) {
         let (io, options) = memory();
         let (log, _) = Log::open("/log", &options.fill(option)).unwrap();
-        io.arm(Which::Kind(CallKind::Allocate), 1, 1, Fault::Short(0));
+        io.note_calls();
         log.append(&[1; HALF]).unwrap();
         assert_eq!(fill(&log), steps);
         roll(&log);
-        assert_eq!(io.struck(), allocated);
+        let calls = io.noted_calls();
+        assert_eq!(calls.iter().any(|(kind, _)| *kind == CallKind::Allocate), allocates);
         assert_eq!(log.stats().fills > 0, option == Fill::Zero);
     }
-    check(Fill::Zero, 6, 1);
-    check(Fill::Allocate, 1, 1);
-    check(Fill::Auto, 1, 1);
-    check(Fill::None, 0, 0);
+    check(Fill::Zero, 6, true);
+    check(Fill::Allocate, 1, true);
+    check(Fill::Auto, 1, true);
+    check(Fill::None, 0, false);
 }
 
 #[test]
@@ -360,7 +365,28 @@ fn a_sync_of_the_filler_that_fails_poisons_the_log_and_wakes_who_waits() {
     });
     check_refused(log.append(b"late"), ErrorKind::Poisoned);
     check_refused(log.close(), ErrorKind::Poisoned);
-    assert!(open(&dir).next_lsn() >= lsn(1), "and opens again");
+    let log = open(&dir);
+    // Of what no sync covered, nothing, the begin or all is left.
+    let found: Vec<_> = read(&log, 1).into_iter().map(|record| record.payload).collect();
+    let appended = [&b"first"[..], &[1; 40_000]];
+    assert!(found.len() <= 2 && found.iter().zip(appended).all(|(a, b)| a == b));
+    let next = log.append(b"goes on").unwrap();
+    assert_eq!(next, lsn(found.len() as u64 + 1));
+}
+
+/// Zeros that a failed sync kept from the disk look as any, and ext4 never writes what comes in
+/// their place as long as they are cached.
+#[test]
+fn an_open_drops_what_stands_behind_a_clean_end_from_the_cache() {
+    let (io, options) = filled();
+    let (log, _) = Log::open("/log", &options).unwrap();
+    log.append(b"durable").unwrap();
+    log.close().unwrap();
+    io.arm(Which::Kind(CallKind::Evict), 1, 1, Fault::Error(EIO));
+    check_refused(Log::open("/log", &options), ErrorKind::Io);
+    assert_eq!(io.struck(), 1);
+    let (log, report) = Log::open("/log", &options).unwrap();
+    assert_eq!((report.torn, read(&log, 1).len()), (None, 1));
 }
 
 #[test]

@@ -27,8 +27,12 @@ struct State {
     events: Vec<Event>,
     /// Syncs wait while this is set.
     held: bool,
-    /// Syncs that wait.
+    /// Removals of files wait while this is set.
+    keeping: bool,
+    /// Syncs and removals that wait.
     waiting: usize,
+    /// Open descriptions of a file that locks a directory.
+    locks: usize,
     /// Every sync fails.
     failing: bool,
     /// Threads that asked for a change on the disk, or for a whole segment of it.
@@ -48,8 +52,23 @@ impl Watch {
         self.state.0.lock().unwrap().held = true;
     }
 
+    /// Holds removals of files back.
+    pub(crate) fn keep(&self) {
+        self.state.0.lock().unwrap().keeping = true;
+    }
+
+    /// Whether the directory was let go within a time; it is meant not to be, so this takes that
+    /// long where all is well.
+    pub(crate) fn is_let_go_within(&self, time: Duration) -> bool {
+        let state = self.state.0.lock().unwrap();
+        let waited = self.state.1.wait_timeout_while(state, time, |state| state.locks > 0);
+        !waited.unwrap().1.timed_out()
+    }
+
     pub(crate) fn release(&self) {
-        self.state.0.lock().unwrap().held = false;
+        let mut state = self.state.0.lock().unwrap();
+        (state.held, state.keeping) = (false, false);
+        drop(state);
         self.state.1.notify_all();
     }
 
@@ -89,6 +108,20 @@ impl Watch {
         self.state.0.lock().unwrap().threads.contains(&thread)
     }
 
+    /// Waits while a call is held back. A test that fails lets nobody go, and one that takes too
+    /// long has lost what it is about.
+    fn wait_while(&self, is_held: impl Fn(&State) -> bool) {
+        let (state, turned) = &*self.state;
+        let mut state = state.lock().unwrap();
+        state.waiting += 1;
+        turned.notify_all();
+        let (mut state, waited) =
+            turned.wait_timeout_while(state, PATIENCE, |state| is_held(state)).unwrap();
+        state.waiting -= 1;
+        drop(state);
+        assert!(!waited.timed_out(), "held back, and never let go");
+    }
+
     fn note_thread(&self) {
         self.state.0.lock().unwrap().threads.insert(thread::current().id());
     }
@@ -102,6 +135,10 @@ impl Watch {
 impl Io for Watch {
     fn open(&self, path: &Path, how: OpenHow) -> io::Result<Arc<dyn IoFile>> {
         let file = self.io.open(path, how)?;
+        if path.ends_with("LOCK") {
+            self.state.0.lock().unwrap().locks += 1;
+            return Ok(Arc::new(Locking { file, watch: self.clone() }));
+        }
         let segment =
             path.extension().map(OsString::from).is_some_and(|e| e == "seg" || e == "spare");
         Ok(if segment { Arc::new(Watched { file, watch: self.clone() }) } else { file })
@@ -122,6 +159,7 @@ impl Io for Watch {
 
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.note_thread();
+        self.wait_while(|state| state.keeping);
         self.io.remove(path)
     }
 
@@ -167,16 +205,8 @@ impl IoFile for Watched {
 
     fn sync(&self) -> io::Result<()> {
         self.watch.note_thread();
-        let (state, turned) = &*self.watch.state;
-        let mut state = state.lock().unwrap();
-        state.waiting += 1;
-        turned.notify_all();
-        // A test that fails lets nobody go.
-        state = turned.wait_timeout_while(state, PATIENCE, |state| state.held).unwrap().0;
-        state.waiting -= 1;
-        let failing = state.failing;
-        drop(state);
-        if failing {
+        self.watch.wait_while(|state| state.held);
+        if self.watch.state.0.lock().unwrap().failing {
             return Err(io::Error::other("no disk"));
         }
         self.file.sync()?;
@@ -205,5 +235,57 @@ impl IoFile for Watched {
     fn map(&self, len: u64) -> io::Result<Bytes> {
         self.watch.note_thread();
         self.file.map(len)
+    }
+}
+
+/// The file that locks a directory.
+#[derive(Debug)]
+struct Locking {
+    file: Arc<dyn IoFile>,
+    watch: Watch,
+}
+
+impl Drop for Locking {
+    fn drop(&mut self) {
+        self.watch.state.0.lock().unwrap().locks -= 1;
+        self.watch.state.1.notify_all();
+    }
+}
+
+impl IoFile for Locking {
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.file.read_at(buf, offset)
+    }
+
+    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
+        self.file.write_at(buf, offset)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.file.sync()
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.file.set_len(len)
+    }
+
+    fn allocate(&self, len: u64) -> io::Result<()> {
+        self.file.allocate(len)
+    }
+
+    fn map(&self, len: u64) -> io::Result<Bytes> {
+        self.file.map(len)
+    }
+
+    fn id(&self) -> io::Result<Option<FileId>> {
+        self.file.id()
+    }
+
+    fn try_lock(&self) -> io::Result<bool> {
+        self.file.try_lock()
     }
 }
