@@ -45,6 +45,7 @@ mod stats;
 mod subscribe;
 mod survey;
 mod tail;
+mod told;
 mod trimmer;
 mod verify;
 mod view;

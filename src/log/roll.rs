@@ -11,6 +11,7 @@ use super::fill::Next;
 use super::scan::Tally;
 use super::spare::{NewSegment, Reserve, Spare};
 use super::tail::{Mark, Tail};
+use super::told::Told;
 use super::writer::{Guard, SegmentRef, Shared, recycle};
 use crate::error::{Error, ErrorKind, Result, is_full};
 
@@ -162,7 +163,7 @@ impl Shared {
     fn install<'a>(
         &'a self,
         mut gate: Guard<'a>,
-        tail: Tail,
+        mut tail: Tail,
         upto: Mark,
         entered: std::result::Result<NewSegment, Fault>,
     ) -> Rolled<'a> {
@@ -170,6 +171,8 @@ impl Shared {
             Ok(segment) => segment,
             Err(fault) => return (gate, tail, Err(fault)),
         };
+        // The sealed tail goes.
+        gate.told.append(&mut tail.told);
         let start = Mark { lsn: upto.lsn, offset: FRAMES_OFFSET };
         let pays = gate.pays();
         (gate.written, gate.durable, gate.end) = (start, start, FRAMES_OFFSET);
@@ -209,7 +212,7 @@ impl Tail {
                 }
                 // A cache: without it the segment is read in full. What stands of it is cut below.
                 Err(e) if is_no_space(&e) => {
-                    tracing::warn!(path = %self.path.display(), error = %e, "no footer");
+                    self.told.push(Told::NoFooter(self.path.clone(), e));
                 }
                 // It shares a block with frames that were acknowledged.
                 Err(e) => return Err(Error::io("cannot write the footer", &self.path, e)),
@@ -217,7 +220,7 @@ impl Tail {
         }
         match self.file.set_len(self.used) {
             Err(e) if is_no_space(&e) => {
-                tracing::warn!(path = %self.path.display(), error = %e, "zeros stay");
+                self.told.push(Told::ZerosStay(self.path.clone(), e));
             }
             cut => cut.map_err(|e| Error::io("cannot cut the zeros", &self.path, e))?,
         }

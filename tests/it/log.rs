@@ -8,6 +8,7 @@ mod index;
 mod reading;
 mod rebuild;
 pub(crate) mod subscribe;
+mod told;
 mod wakers;
 pub(crate) mod watch;
 
