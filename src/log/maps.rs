@@ -36,6 +36,8 @@ impl MapGuard {
 #[derive(Debug)]
 pub(crate) struct Maps {
     dir: PathBuf,
+    /// Sealed segments are mapped where that may be.
+    is_wanted: bool,
     state: Mutex<State>,
 }
 
@@ -53,8 +55,8 @@ struct State {
 }
 
 impl Maps {
-    pub(crate) fn new(dir: PathBuf) -> Self {
-        Self { dir, state: Mutex::default() }
+    pub(crate) fn new(dir: PathBuf, is_wanted: bool) -> Self {
+        Self { dir, is_wanted, state: Mutex::default() }
     }
 
     /// What is to be held beside a map, from before it is made; `None` where nothing may be mapped.

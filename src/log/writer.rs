@@ -289,7 +289,7 @@ impl Shared {
             wanted: Condvar::new(),
             filling: Condvar::new(),
             trim_wanted: Condvar::new(),
-            maps: Arc::new(Maps::new(dir)),
+            maps: Arc::new(Maps::new(dir, options.map_sealed)),
             lock: Mutex::new(Some(lock)),
             cursor_file: Mutex::new(cursor_file),
         }
