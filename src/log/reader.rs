@@ -264,9 +264,9 @@ impl Reader {
         Lsn::at_least_first(self.next)
     }
 
-    /// Whether the next record lies in the open segment, and that was the tail when it was opened.
+    /// Whether the next record lies in the open segment, and that was the tail when it was located.
     pub(super) fn is_in_tail(&self) -> bool {
-        self.open.as_ref().is_some_and(|open| open.has(self.next) && !open.is_mapped())
+        self.open.as_ref().is_some_and(|open| open.has(self.next) && !open.at.sealed)
     }
 
     /// Makes a segment the open one, in which `lsn` is wanted.
