@@ -334,7 +334,7 @@ impl Log {
     #[cfg(any(test, feature = "testing"))]
     pub fn try_enqueue(&self, batch: Batch<'_>) -> Result<Option<Pending>> {
         let shared = &self.handle.shared;
-        let lsns = shared.try_enqueue(batch, true)?;
+        let lsns = shared.try_enqueue(batch, true, u64::MAX)?;
         Ok(lsns.map(|lsns| Pending::new(Arc::clone(shared), lsns)))
     }
 

@@ -355,9 +355,18 @@ impl Shared {
         }
     }
 
-    /// As [`Shared::enqueue`]; `None` where that would wait or do I/O.
-    pub(crate) fn try_enqueue(&self, batch: Batch<'_>, sync: bool) -> Result<Option<LsnRange>> {
+    /// As [`Shared::enqueue`]; `None` where that would wait or do I/O, and for a batch of more than
+    /// `bytes_max`.
+    pub(crate) fn try_enqueue(
+        &self,
+        batch: Batch<'_>,
+        sync: bool,
+        bytes_max: u64,
+    ) -> Result<Option<LsnRange>> {
         let bytes = self.check(batch)?;
+        if bytes > bytes_max {
+            return Ok(None);
+        }
         let mut gate = self.gate();
         gate.check_append(batch)?;
         let now =
