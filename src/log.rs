@@ -57,6 +57,8 @@ use std::path::Path;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use oncelog_format::Uuid;
+
 pub use self::backup::BackupReport;
 pub use self::cursors::Cursor;
 pub use self::finding::{Finding, FindingKind, Severity};
@@ -149,6 +151,18 @@ impl Log {
             handle.start_trimmer();
         }
         Ok((Self { handle: Arc::new(handle) }, report))
+    }
+
+    /// The directory that was opened.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.handle.shared.dir
+    }
+
+    /// The identity of the log, which every segment of it carries.
+    #[must_use]
+    pub fn uuid(&self) -> Uuid {
+        self.handle.shared.gate().header.uuid
     }
 
     /// Appends one record of kind [`RecordKind::RECORD`].
