@@ -11,7 +11,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use oncelog_format::{FrameHeader, Uuid};
@@ -395,7 +395,12 @@ fn excuse(survey: &mut Survey, standing: &[Finding]) {
 
 /// Lets a racing writer finish what it is at.
 pub(crate) fn pause() {
-    std::thread::park_timeout(LOOK_PAUSE);
+    // Not `park_timeout`, which would take an unpark that the caller's executor waits for. Nobody
+    // notifies this; the lock cannot be poisoned, and a pause that is cut short costs a look.
+    let (nobody, never) = (Mutex::new(()), Condvar::new());
+    if let Ok(guard) = nobody.lock() {
+        drop(never.wait_timeout(guard, LOOK_PAUSE));
+    }
 }
 
 /// Whether a file was gone when it was opened.
