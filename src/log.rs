@@ -122,7 +122,7 @@ impl Log {
     ///   one, or the directory holds something else. Nothing was touched.
     /// - `Busy`: another writer has it open.
     /// - `Corrupt`, `Unsupported`: what a sync had promised is damaged, or is of a newer version.
-    ///   Nothing was touched.
+    ///   No segment was touched.
     /// - `StoreFull`: no space to make a log. A later open goes on where this one stopped.
     /// - `Io`: the system refused.
     ///
@@ -185,8 +185,8 @@ impl Log {
     ///
     /// - `InvalidInput` for an empty batch, `Limit` for a record or a batch that is too large:
     ///   nothing was written.
-    /// - `StoreFull` when there is no space for the next segment: nothing was written, and a later
-    ///   append may succeed.
+    /// - `StoreFull` (no space) or `Io` (another refusal) when the next segment cannot be made:
+    ///   nothing was written, and a later append may succeed.
     /// - `OutcomeUnknown` when a write or sync failed after the LSNs were assigned: only opening
     ///   the log again tells.
     /// - `Poisoned` when one had failed before, `Closed` after a close: nothing was written.
@@ -207,11 +207,13 @@ impl Log {
     ///
     /// # Errors
     ///
-    /// As [`Log::append_batch`], except for `OutcomeUnknown`: a refusal here wrote nothing.
+    /// As [`Log::append_batch`], except for `OutcomeUnknown`: a refusal here wrote nothing, also
+    /// where it is `StoreFull` or `Io` because the next segment cannot be made.
     ///
     /// # Durability
     ///
-    /// None yet. The batch is synced within 10 ms whether or not anybody waits for it.
+    /// None yet. Whether or not anybody waits for it, a write and sync of the batch begins within
+    /// 10 ms, or when the one under way returns.
     pub fn enqueue(&self, batch: Batch<'_>) -> Result<Pending> {
         let lsns = self.handle.shared.enqueue(batch, true)?;
         Ok(Pending::new(Arc::clone(&self.handle.shared), lsns))
@@ -296,10 +298,21 @@ impl Log {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` above the next LSN; `Pinned` when a record below `oldest` is held, with the
-    /// LSN up to which a trim may go; `StoreFull` when there is no space to say so, and nothing
-    /// goes; `Poisoned`, `Closed`. That a file could not be removed is no error: it is tried again
-    /// at the next trim, and told by [`Log::why_not_trimmed`].
+    /// - `InvalidInput` above the next LSN.
+    /// - `Pinned` when a record below `oldest` is held, with the LSN up to which a trim may go.
+    /// - `Corrupt` while the file of the cursors is damaged: nobody knows what they hold.
+    /// - `StoreFull` when there is no space to say so. No file goes; but where the first of the two
+    ///   slots was written, no reader that is made from here on serves a record below `oldest`, and
+    ///   where the system wrote what it refused, that holds from the next open on.
+    /// - `Io` when the system refuses to read or write the cursors, or to make the segment that an
+    ///   empty last one needs: nothing goes.
+    /// - `OutcomeUnknown` when a sync of the cursors failed, or one of records below `oldest` that
+    ///   were only buffered: the log is poisoned.
+    /// - `Poisoned` when a slot or its sync fails for another reason than space, or something had
+    ///   failed before: whether the trim holds, the next open decides. `Closed`.
+    ///
+    /// That a file could not be removed is no error: it is tried again at the next trim, and told by
+    /// [`Log::why_not_trimmed`].
     ///
     /// # Durability
     ///

@@ -62,8 +62,8 @@ impl Log {
     /// # Cancellation
     ///
     /// Before its first poll it has done nothing. Dropped later, the batch is appended once all the
-    /// same, unless it is refused, or the log is closed or the runtime ends first; one that is to
-    /// be synced is synced within 10 ms. Only who is told changes.
+    /// same, unless it is refused, or the log is closed or the runtime ends first; the sync of one
+    /// that is to be synced begins as that of [`Pending`]. Only who is told changes.
     pub async fn append_batch_async(
         &self,
         batch: Batch<'_>,
@@ -85,7 +85,8 @@ impl Log {
     ///
     /// # Durability
     ///
-    /// None yet. The batch is synced within 10 ms whether or not anybody waits for it.
+    /// None yet. Whether or not anybody waits for it, a write and sync of the batch begins within
+    /// 10 ms, or when the one under way returns.
     ///
     /// # Cancellation
     ///

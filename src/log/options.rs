@@ -283,8 +283,8 @@ pub enum Durability {
     /// When its records survive a power loss.
     #[default]
     Synced,
-    /// When its records are in the log's buffer. They are written within 10 ms or 256 KiB, or by a
-    /// flush, and synced by a sync, at a roll and at close.
+    /// When its records are in the log's buffer. Their write begins within 10 ms or 256 KiB, or when
+    /// the one under way returns, or with a flush; they are synced by a sync, at a roll and at close.
     Buffered,
 }
 

@@ -32,7 +32,10 @@ pub struct Record {
     pub time_ms: u64,
     /// Its kind (SPEC 7).
     pub kind: u8,
-    /// What was appended.
+    /// What was appended. Of a sealed segment it may be a slice of a map, see [`Log::reader`]: then
+    /// it is backed by the file, and by the disk where its pages leave the cache.
+    ///
+    /// [`Log::reader`]: crate::Log::reader
     pub payload: Bytes,
     /// Number of the segment.
     pub segment: SegmentId,

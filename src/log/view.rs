@@ -96,7 +96,8 @@ impl LogView {
     /// Looks at the log in a directory, or at one segment alone.
     ///
     /// Damage is no error here: it is a finding, and [`LogView::reader`] serves what stands before
-    /// it. Takes about 100 ms where something is wrong, to tell it from a writer at work.
+    /// it. Takes about 100 ms where something is wrong, to tell it from a writer at work; beside one
+    /// that is busy, up to half a second.
     ///
     /// # Errors
     ///
@@ -130,7 +131,7 @@ impl LogView {
         Self::open(&self.seen.path, Arc::clone(&self.seen.io))
     }
 
-    /// Waits a moment, then says whether the tail or the segments have changed since this look.
+    /// Waits 20 ms, then says whether the tail or the segments have changed since this look.
     /// Reads a few blocks, no frames.
     ///
     /// # Errors
