@@ -57,10 +57,11 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use oncelog_format::control::{Body, ClockRebase, WindowAccepted};
+use oncelog_format::limits::TYPE_NAME_LEN_MAX;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::lsn::Lsn;
-use crate::store::Store;
+use crate::store::{Store, StoreReport};
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Condvar, Mutex};
 
@@ -129,8 +130,14 @@ impl Broadcaster {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for a policy that breaks a rule, two types of one name, or options out of
-    /// range; the store is closed then. `Io`, `Poisoned`.
+    /// The store is closed then.
+    ///
+    /// - `InvalidInput` for a policy that breaks a rule, two types of one name, a name that is none,
+    ///   or options out of range.
+    /// - `Corrupt`, `Unsupported` where a record of control does not decode, or a pchannel that
+    ///   control names is gone; and where a channel's log is damaged or of a newer version.
+    /// - `Busy`, `StoreFull`, `Limit`, `Io` as of [`Log::open`](crate::Log::open) for each channel,
+    ///   and `Poisoned`, `OutcomeUnknown` where the policy could not be recorded.
     ///
     /// # Durability
     ///
@@ -146,6 +153,12 @@ impl Broadcaster {
             inner.tell_driver(job);
         }
         Ok(broadcaster)
+    }
+
+    /// What opening the store, its control log and its channels found and did.
+    #[must_use]
+    pub fn report(&self) -> &StoreReport {
+        self.handle.inner.store.report()
     }
 
     fn start(&self, worker_count: usize) -> Result<()> {
@@ -398,6 +411,12 @@ fn replayed(mut store: Store, options: Options) -> Result<Arc<Inner>> {
     let mut types: BTreeMap<String, Arc<dyn MessageType>> = BTreeMap::new();
     types.insert(Noop::NAME.to_owned(), Arc::new(Noop));
     for kind in &options.types {
+        let len = u32::try_from(kind.name().len()).unwrap_or(u32::MAX);
+        if !(1..=TYPE_NAME_LEN_MAX).contains(&len) {
+            let what =
+                format!("the name of a type has {len} bytes: expected 1 to {TYPE_NAME_LEN_MAX}");
+            return Err(refusal::invalid(what));
+        }
         if types.insert(kind.name().to_owned(), Arc::clone(kind)).is_some() {
             return Err(refusal::invalid(format!("two types are named {}", kind.name())));
         }

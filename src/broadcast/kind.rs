@@ -84,7 +84,8 @@ impl Task {
 /// }
 /// ```
 pub trait MessageType: fmt::Debug + Send + Sync + 'static {
-    /// Returns the name that requests and control records carry, 1 to 64 bytes of ASCII.
+    /// Returns the name that requests and control records carry, 1 to 256 bytes: opening a
+    /// broadcaster refuses any other.
     fn name(&self) -> &str;
 
     /// Says what acknowledges a copy: its append, or a consumer.
