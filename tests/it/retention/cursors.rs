@@ -386,8 +386,13 @@ fn cursors_are_listed_and_found_without_being_made() {
 fn a_cursor_that_is_found_stands_though_its_removal_was_refused() {
     let (io, _, log) = filled();
     let cursor = log.cursor("c").unwrap();
-    io.arm(Which::Kind(CallKind::Write), 1, 1, Fault::Error(EIO));
+    // All that counts of the copy is written, and the system refuses the zeros behind it.
+    io.arm(Which::Kind(CallKind::Write), 1, 1, Fault::Short(400));
+    io.arm(Which::Kind(CallKind::Write), 2, 1, Fault::Error(EIO));
     assert_eq!(cursor.remove().unwrap_err().kind(), ErrorKind::Io);
+    assert_eq!(seen(&MemIo::new(io.machine())), [], "the file says that it is gone");
     assert!(log.find_cursor("c").unwrap().is_some());
-    assert_eq!(seen(&lost(&io)), [("c".to_owned(), 1)]);
+    let stands = [("c".to_owned(), 1)];
+    assert_eq!(seen(&MemIo::new(io.machine())), stands);
+    assert_eq!(seen(&lost(&io)), stands);
 }
