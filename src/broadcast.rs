@@ -28,6 +28,7 @@ mod catalogue;
 mod checkpoint;
 mod copies;
 mod core;
+mod counts;
 mod fingerprint;
 mod front;
 mod jobs;
@@ -45,6 +46,7 @@ mod schedules;
 mod seen;
 mod snapshot;
 mod state;
+mod stats;
 mod sweep;
 mod view;
 mod waiting;
@@ -57,7 +59,6 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use oncelog_format::control::{Body, ClockRebase, WindowAccepted};
-use oncelog_format::limits::TYPE_NAME_LEN_MAX;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::lsn::Lsn;
@@ -68,6 +69,7 @@ use crate::sync::{Condvar, Mutex};
 use self::catalogue::check_policy;
 use self::checkpoint::{Checkpoints, due_bytes};
 use self::core::{Copy, Core, Inner};
+use self::counts::Counts;
 use self::locks::{Claim, Holder};
 
 pub use self::admission::check_client_key;
@@ -79,6 +81,10 @@ pub use self::policy::{Policy, Setting, Violation, WindowFull, parse_duration};
 pub use self::request::{Answer, Identity, Outcome, Request};
 pub use self::seen::Seen;
 pub use self::state::{Job, State, TaskState};
+pub use self::stats::{
+    BroadcastStats, CheckpointStats, JobStats, KeyStats, ReplayStats, TaskCounts, TypeStats,
+    WaitStats,
+};
 pub use self::view::StoreView;
 pub use self::window::Window;
 pub use oncelog_format::control::Collection;
@@ -411,12 +417,7 @@ fn replayed(mut store: Store, options: Options) -> Result<Arc<Inner>> {
     let mut types: BTreeMap<String, Arc<dyn MessageType>> = BTreeMap::new();
     types.insert(Noop::NAME.to_owned(), Arc::new(Noop));
     for kind in &options.types {
-        let len = u32::try_from(kind.name().len()).unwrap_or(u32::MAX);
-        if !(1..=TYPE_NAME_LEN_MAX).contains(&len) {
-            let what =
-                format!("the name of a type has {len} bytes: expected 1 to {TYPE_NAME_LEN_MAX}");
-            return Err(refusal::invalid(what));
-        }
+        kind::check_name(kind.name())?;
         if types.insert(kind.name().to_owned(), Arc::clone(kind)).is_some() {
             return Err(refusal::invalid(format!("two types are named {}", kind.name())));
         }
@@ -424,7 +425,11 @@ fn replayed(mut store: Store, options: Options) -> Result<Arc<Inner>> {
     if options.job_slots_max == 0 || options.worker_count == 0 {
         return Err(refusal::invalid("job slots and workers: expected at least 1, found 0"));
     }
+    let began = store.time().monotonic();
     let restored = restore::of_log(store.control())?;
+    let counts = Counts::new(&types);
+    let time = store.time().monotonic().saturating_sub(began);
+    counts.replayed(ReplayStats { records: restored.records, time });
     let state = restored.state;
     #[cfg(planted)]
     let state = if crate::planted::is_active(crate::planted::Bug::TombstoneReset) {
@@ -454,6 +459,7 @@ fn replayed(mut store: Store, options: Options) -> Result<Arc<Inner>> {
         waiting: AtomicUsize::new(0),
         scans,
         checkpoints: Mutex::new(Checkpoints::new(restored.checkpoint)),
+        counts,
     });
     inner.note_policy()?;
     Ok(inner)

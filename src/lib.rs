@@ -54,18 +54,21 @@
 //! runtime; [`Log::append_async`] and [`broadcast::Broadcaster::submit_async`] are the front for
 //! tasks of tokio, whose threads never wait for a disk.
 
-#[cfg(not(unix))]
-compile_error!("oncelog runs on Unix: it needs flock, positioned I/O and synced directories");
+#[cfg(not(target_os = "linux"))]
+compile_error!("oncelog runs on Linux: what its promises need of a system is known there alone");
 
 pub mod broadcast;
 pub mod channel;
 mod clock;
 mod error;
+mod histogram;
 #[cfg(feature = "import")]
 pub mod import;
 pub mod io;
 mod log;
 mod lsn;
+#[cfg(feature = "metrics")]
+mod meter;
 mod place;
 #[cfg(planted)]
 pub mod planted;
@@ -76,6 +79,7 @@ mod sync;
 
 pub use crate::clock::{Clock, ClockLimits, LogTime, SystemClock};
 pub use crate::error::{Error, ErrorKind, Result};
+pub use crate::histogram::{Bucket, Histogram};
 pub use crate::log::{
     BackupReport, Batch, Check, CreateMode, Cursor, Delivery, Durability, Durable, Fill, Finding,
     FindingKind, Holder, HolderKind, Log, LogStats, LogView, Options, Pending, Pin, Reader, Record,
@@ -83,6 +87,8 @@ pub use crate::log::{
     VerifySummary, WaitPolicy,
 };
 pub use crate::lsn::{Lsn, LsnRange, SegmentId};
+#[cfg(feature = "metrics")]
+pub use crate::meter::Meter;
 /// The codec, whose types stand in signatures of this crate: messages, control records, identities.
 pub use oncelog_format as format;
 pub use oncelog_format::Uuid;
@@ -111,3 +117,8 @@ pub use crate::store::{Store, StoreOptions, StoreReport};
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// Those of the guide as well.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/guide.md")]
+struct Guide;

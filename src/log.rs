@@ -130,6 +130,7 @@ impl Log {
     ///
     /// Every record that the log then serves, and the directory where this made it.
     pub fn open(dir: impl AsRef<Path>, options: &Options) -> Result<(Self, RecoveryReport)> {
+        let _span = tracing::debug_span!("open_log", dir = %dir.as_ref().display()).entered();
         let (shared, report) = open::open(dir.as_ref(), options)?;
         let shared = Arc::new(shared);
         let handle = Handle {
@@ -185,8 +186,9 @@ impl Log {
     ///
     /// - `InvalidInput` for an empty batch, `Limit` for a record or a batch that is too large:
     ///   nothing was written.
-    /// - `StoreFull` (no space) or `Io` (another refusal) when the next segment cannot be made:
-    ///   nothing was written, and a later append may succeed.
+    /// - `StoreFull` when there is no space for the next segment, `Io` when it cannot be made for
+    ///   another reason, as without a free file handle: nothing was written, and a later append may
+    ///   succeed.
     /// - `OutcomeUnknown` when a write or sync failed after the LSNs were assigned: only opening
     ///   the log again tells.
     /// - `Poisoned` when one had failed before, `Closed` after a close: nothing was written.
@@ -365,10 +367,11 @@ impl Log {
         Ok(lsns.map(|lsns| Pending::new(Arc::clone(shared), lsns)))
     }
 
-    /// What the log has done since it was opened.
+    /// What the log has done since it was opened, and has at this moment. Appends wait meanwhile, for
+    /// about a microsecond and a few more for each thousand segments.
     #[must_use]
     pub fn stats(&self) -> LogStats {
-        self.handle.shared.gate().stats
+        self.handle.shared.gate().stats()
     }
 
     /// Takes one step of filling ahead, as the log's thread does; false when there is none to take.
@@ -444,7 +447,7 @@ fn join(thread: Option<JoinHandle<()>>, name: &str) {
         && thread.thread().id() != thread::current().id()
         && thread.join().is_err()
     {
-        tracing::error!(thread = name, "panicked");
+        tracing::error!(thread = name, "a thread of the log panicked");
     }
 }
 

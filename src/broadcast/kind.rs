@@ -10,11 +10,12 @@ use std::fmt;
 use std::sync::Arc;
 
 use oncelog_format::control::Accepted;
+use oncelog_format::limits::TYPE_NAME_LEN_MAX;
 use oncelog_format::message::{AckMode, BroadcastId};
 
 use super::{Jobs, Request, State};
 use crate::channel::Position;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 
 /// What a callback says about its task.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,6 +132,16 @@ pub trait MessageType: fmt::Debug + Send + Sync + 'static {
 
     /// Tells that the broadcaster closes: returns when the type's own threads have ended.
     fn close(&self) {}
+}
+
+/// Refuses a name that no record can carry.
+pub(super) fn check_name(name: &str) -> Result<()> {
+    let len = u32::try_from(name.len()).unwrap_or(u32::MAX);
+    if (1..=TYPE_NAME_LEN_MAX).contains(&len) {
+        return Ok(());
+    }
+    let what = format!("the name of a type has {len} bytes: expected 1 to {TYPE_NAME_LEN_MAX}");
+    Err(Error::new(ErrorKind::InvalidInput, what))
 }
 
 /// A broadcast without an effect, for tests and scripts.

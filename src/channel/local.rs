@@ -18,7 +18,9 @@ use super::{
 };
 use crate::clock::{Clock, LogTime};
 use crate::error::{Error, ErrorKind, Result};
-use crate::log::{Batch, CreateMode, Log, Options, Pending, Reader, RecordKind, RecoveryReport};
+use crate::log::{
+    Batch, CreateMode, Log, LogStats, Options, Pending, Reader, RecordKind, RecoveryReport,
+};
 use crate::lsn::Lsn;
 use crate::sync::{Mutex, MutexGuard};
 
@@ -39,6 +41,8 @@ struct Open {
     /// Where the log ended when it was opened, durable by then.
     end: Lsn,
     closed: bool,
+    /// What logs did that were open before.
+    before: LogStats,
 }
 
 impl LocalChannel {
@@ -59,7 +63,7 @@ impl LocalChannel {
         let options = options.clone().clock(Arc::<LogTime>::clone(&time));
         let (log, report) = Log::open(dir, &options)?;
         let tick = newest_tick(&log)?;
-        let open = Open { end: log.next_lsn(), log, closed: false };
+        let open = Open { end: log.next_lsn(), log, closed: false, before: LogStats::default() };
         // Reopening must find the log that this was.
         let options = options.create(CreateMode::Never);
         let dir = dir.to_owned();
@@ -131,6 +135,11 @@ impl ChannelLog for LocalChannel {
         }
     }
 
+    fn stats(&self) -> Option<LogStats> {
+        let open = locked(&self.open);
+        Some(open.log.stats().continued(&open.before))
+    }
+
     fn reopen(&self) -> Result<()> {
         // Nobody stamps meanwhile.
         let mut last = locked(&self.tick);
@@ -150,7 +159,8 @@ impl ChannelLog for LocalChannel {
         let end = log.next_lsn().max(open.end);
         let closed = open.closed;
         if !closed {
-            *open = Open { log, end, closed };
+            let before = open.log.stats().continued(&open.before);
+            *open = Open { log, end, closed, before };
             return Ok(());
         }
         drop(open);

@@ -12,7 +12,7 @@ use std::{fmt, io};
 pub enum CallKind {
     /// Opening an existing file.
     Open,
-    /// Opening a directory for its lock.
+    /// Opening a directory.
     OpenDir,
     /// Making a file.
     Create,
@@ -40,6 +40,8 @@ pub enum CallKind {
     SetLen,
     /// Reserving blocks.
     Allocate,
+    /// Asking for the identity of an open file.
+    Id,
     /// Locking alone.
     Lock,
     /// Locking beside others.
@@ -107,6 +109,8 @@ pub enum Fault {
     Short(usize),
     /// The process ends before the call: it and every later one answer [`is_stopped`].
     Stop,
+    /// As [`Fault::Error`], and the process ends behind it: nobody hears of the failure.
+    Last(i32),
 }
 
 /// `EINTR`: interrupted by a signal.

@@ -341,7 +341,7 @@ pub(crate) fn start(shared: &Arc<Shared>, gate: &mut Gate) {
     let started = thread::Builder::new().name("oncelog-fill".to_owned());
     match started.spawn(move || run(&filler)) {
         Ok(thread) => gate.fill.handle = Some(thread),
-        Err(e) => gate.told.push(Told::NoThread("fill segments ahead", e)),
+        Err(e) => gate.told.push(Told::NoFillThread(e)),
     }
 }
 

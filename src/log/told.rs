@@ -26,8 +26,10 @@ pub(crate) enum Told {
     NotFilled(Error),
     /// The next roll makes its spare itself.
     NoSpare(Error),
-    /// A thread could not be started: what it would do.
-    NoThread(&'static str, io::Error),
+    /// Segments are not filled ahead.
+    NoFillThread(io::Error),
+    /// Files of trimmed segments stay until the next open.
+    NoTrimThread(io::Error),
     /// Segments are not mapped.
     NotMapped(PathBuf, io::Error),
     /// Segments are removed whole.
@@ -53,7 +55,12 @@ impl Told {
             }
             Self::NotFilled(e) => tracing::debug!(error = %e, "the tail is not filled ahead"),
             Self::NoSpare(e) => tracing::debug!(error = %e, "no spare is made ahead"),
-            Self::NoThread(work, e) => tracing::warn!(work, error = %e, "no thread for it"),
+            Self::NoFillThread(e) => {
+                tracing::warn!(error = %e, "no thread to fill segments ahead");
+            }
+            Self::NoTrimThread(e) => {
+                tracing::warn!(error = %e, "no thread to remove trimmed segments");
+            }
             Self::NotMapped(dir, e) => {
                 tracing::debug!(dir = %dir.display(), error = %e, "nothing is mapped");
             }

@@ -43,7 +43,7 @@ impl Handle {
             Ok(thread) => trimmer.thread = Some(thread),
             Err(e) => {
                 drop(trimmer);
-                told::tell(vec![Told::NoThread("remove trimmed segments", e)]);
+                told::tell(vec![Told::NoTrimThread(e)]);
             }
         }
     }

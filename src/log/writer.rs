@@ -246,6 +246,7 @@ impl Gate {
             let cause = Arc::new(cause);
             self.told.push(Told::Poisoned(Arc::clone(&cause)));
             self.poison = Some(cause);
+            self.stats.poisonings = self.stats.poisonings.saturating_add(1);
         }
     }
 }

@@ -2,11 +2,16 @@
 
 mod checkpoint;
 pub(crate) mod crash;
+pub(crate) mod decisions;
 pub(crate) mod desk;
 mod front;
 mod history;
 mod jobs;
+#[cfg(feature = "metrics")]
+mod metrics;
+mod model;
 pub(crate) mod retention;
+mod stats;
 mod store;
 mod waits;
 

@@ -7,6 +7,8 @@ mod front;
 mod index;
 mod reading;
 mod rebuild;
+mod segments;
+mod stats;
 pub(crate) mod subscribe;
 mod told;
 mod wakers;

@@ -66,7 +66,7 @@ impl Subscriber for Asking {
 
 /// Has a fault told to a subscriber that calls the log.
 #[track_caller]
-fn check(call: CallKind, fault: Fault, work: fn(&Log), expected: &str) {
+fn check((call, nth): (CallKind, u64), fault: Fault, work: fn(&Log), expected: &str) {
     let (over, ended) = mpsc::channel();
     let (told, events) = mpsc::channel();
     let played = thread::spawn(move || {
@@ -80,7 +80,7 @@ fn check(call: CallKind, fault: Fault, work: fn(&Log), expected: &str) {
                 log.append(&[1; 5000]).unwrap();
             }
             *shared.lock().unwrap() = Some(log.clone());
-            io.arm(Which::Kind(call), 1, 1, fault);
+            io.arm(Which::Kind(call), nth, 1, fault);
             work(&log);
             assert_eq!(io.struck(), 1);
             *shared.lock().unwrap() = None;
@@ -96,15 +96,21 @@ fn check(call: CallKind, fault: Fault, work: fn(&Log), expected: &str) {
 #[test]
 fn a_subscriber_may_call_the_log_that_tells_it_of_a_failure() {
     let append = |log: &Log| drop(log.append(&[2; 5000]));
-    check(CallKind::Sync, Fault::Error(EIO), append, "poisoned");
+    check((CallKind::Sync, 1), Fault::Error(EIO), append, "poisoned");
     // The roll's first write is the footer, its first cut that of the zeros behind it.
-    check(CallKind::Write, Fault::Error(ENOSPC), append, "no footer");
-    check(CallKind::SetLen, Fault::Error(ENOSPC), append, "zeros stay");
+    check((CallKind::Write, 1), Fault::Error(ENOSPC), append, "no footer");
+    check((CallKind::SetLen, 1), Fault::Error(ENOSPC), append, "zeros stay");
     let rolled = |log: &Log| {
         log.append(&[2; 5000]).unwrap();
         log.reader(Lsn::FIRST).unwrap().next().unwrap();
     };
-    check(CallKind::OpenDir, Fault::Error(EIO), rolled, "nothing is mapped");
+    // The roll opens it first, to sync it.
+    check((CallKind::OpenDir, 2), Fault::Error(EIO), rolled, "nothing is mapped");
     // Every slot is refused that is no frame's.
-    check(CallKind::Write, Fault::Error(EIO), |log| log.write_idle_slot().unwrap(), "no idle slot");
+    check(
+        (CallKind::Write, 1),
+        Fault::Error(EIO),
+        |log| log.write_idle_slot().unwrap(),
+        "no idle slot",
+    );
 }
