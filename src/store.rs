@@ -51,6 +51,7 @@ pub struct StoreOptions {
     log: Options,
     clock_limits: ClockLimits,
     pchannels: Vec<String>,
+    message_len_max: u64,
 }
 
 impl StoreOptions {
@@ -62,6 +63,7 @@ impl StoreOptions {
             log: Options::new(),
             clock_limits: ClockLimits::new(),
             pchannels: vec![PCHANNEL.to_owned()],
+            message_len_max: u64::MAX,
         }
     }
 
@@ -98,6 +100,14 @@ impl StoreOptions {
     #[must_use]
     pub fn log(mut self, options: Options) -> Self {
         self.log = options;
+        self
+    }
+
+    /// Sets the largest message of a channel in bytes, where that is less than the largest record of
+    /// the logs: the copies of a broadcast that are larger are sent in chunks.
+    #[must_use]
+    pub fn message_len_max(mut self, len: u64) -> Self {
+        self.message_len_max = len;
         self
     }
 
@@ -230,6 +240,7 @@ impl Store {
             let options = self.options.log.clone().create(create);
             let (channel, report) = LocalChannel::open(&path, &options, Arc::clone(&self.time))?;
             self.report.channels.insert(name.clone(), report);
+            let channel = channel.message_len_max(self.options.message_len_max);
             self.channels.insert(name, Arc::new(channel));
         }
         Ok(())

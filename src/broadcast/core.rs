@@ -18,6 +18,7 @@ use oncelog_format::message::{BroadcastId, Scope};
 
 use super::age::Stall;
 use super::checkpoint::Checkpoints;
+use super::chunks::Begun;
 use super::counts::Counts;
 use super::kind::MessageType;
 use super::locks::{Claim, Holder, Locks};
@@ -109,6 +110,8 @@ pub(crate) struct Run {
     pub(crate) admitted: bool,
     /// By the order of the acceptance's vchannels.
     pub(crate) copies: Vec<Copy>,
+    /// What stands of copies that are absent in part.
+    pub(crate) begun: BTreeMap<usize, Begun>,
     /// A worker has it.
     pub(crate) busy: bool,
     /// Something happened while a worker had it.
@@ -406,6 +409,7 @@ impl Core {
             taken_up_at_ms: task.accepted_at_ms,
             admitted: false,
             copies: copies.collect(),
+            begun: BTreeMap::new(),
             busy: false,
             again: false,
             ending: false,

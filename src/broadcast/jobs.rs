@@ -15,6 +15,7 @@ use oncelog_format::message::{
     SliceStamp, Vchannel, Version, WriterTerm,
 };
 
+use super::copies;
 use super::core::{Core, Deadline, Inner};
 use super::kind::Role;
 use super::locks::{Claim, Holder};
@@ -210,6 +211,8 @@ impl Jobs {
         };
         self.inner.ask(holder, claim, self.inner.deadline(None))?;
         let mut core = self.inner.lock();
+        // The ending belongs to the span of who asked for the job.
+        let trace = core.state.job(job).and_then(|job| job.accepted.trace.clone());
         let begun = self.begin_ending(&mut core, holder, (job, attempt), |header, ends| Accepted {
             header: BroadcastHeader { resources: vec![own], ..header },
             message_type: message_type.to_owned(),
@@ -220,7 +223,7 @@ impl Jobs {
             firm: true,
             job: JobLink::Ends { job, attempt, commit },
             properties: Vec::new(),
-            trace: None,
+            trace,
             payload,
         });
         let (id, committed, mine) = match begun {
@@ -263,6 +266,7 @@ impl Jobs {
         let header = BroadcastHeader { id, ..state.accepted.header.clone() };
         let ends = self.inner.ends(core, &header)?;
         let accepted = Arc::new(accepted(header, ends));
+        copies::check(&self.inner, core, &accepted)?;
         self.inner.begin(core, vec![Body::Accepted(accepted)], id)?;
         core.locks.transfer(holder, Holder::Task(id));
         Ok(Some(id))

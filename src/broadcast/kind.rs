@@ -13,7 +13,7 @@ use oncelog_format::control::Accepted;
 use oncelog_format::limits::TYPE_NAME_LEN_MAX;
 use oncelog_format::message::{AckMode, BroadcastId};
 
-use super::{Jobs, Request, State};
+use super::{Jobs, Request, State, TraceParent};
 use crate::channel::Position;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -61,6 +61,12 @@ impl Task {
     #[must_use]
     pub fn id(&self) -> BroadcastId {
         self.accepted.id()
+    }
+
+    /// Returns the span of the caller whose request this is, also behind a restart.
+    #[must_use]
+    pub fn trace_parent(&self) -> Option<TraceParent> {
+        TraceParent::parse(self.accepted.trace.as_deref()?)
     }
 }
 

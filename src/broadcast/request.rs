@@ -31,8 +31,9 @@ pub struct Request {
     pub payload: Vec<u8>,
     /// What the fingerprint covers.
     pub identity: Identity,
-    /// W3C trace context, never a condition of correctness.
-    pub trace: Option<String>,
+    /// The caller's span, as a W3C `traceparent`: in every copy, and told to the callback. A text
+    /// that is none ([`super::TraceParent`]) is dropped; nothing depends on it.
+    pub trace_context: Option<String>,
 }
 
 /// What makes two requests under one key the same request.
@@ -62,7 +63,7 @@ impl Request {
             properties: BTreeMap::new(),
             payload,
             identity: Identity::Whole,
-            trace: None,
+            trace_context: None,
         }
     }
 
@@ -89,8 +90,8 @@ impl Request {
 
     /// Sets the trace context.
     #[must_use]
-    pub fn trace(mut self, trace: impl Into<String>) -> Self {
-        self.trace = Some(trace.into());
+    pub fn trace_context(mut self, traceparent: impl Into<String>) -> Self {
+        self.trace_context = Some(traceparent.into());
         self
     }
 }

@@ -1,6 +1,7 @@
 //! The contract of the broadcaster with its callers, sentence by sentence.
 
 mod checkpoint;
+pub(crate) mod chunks;
 pub(crate) mod crash;
 pub(crate) mod decisions;
 pub(crate) mod desk;
@@ -13,6 +14,7 @@ mod model;
 pub(crate) mod retention;
 mod stats;
 mod store;
+mod trace;
 mod waits;
 
 use std::sync::Arc;
