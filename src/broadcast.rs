@@ -64,7 +64,7 @@ use oncelog_format::control::{Body, ClockRebase, WindowAccepted};
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::lsn::Lsn;
-use crate::store::Store;
+use crate::store::{Store, StoreReport};
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Condvar, Mutex};
 
@@ -139,8 +139,14 @@ impl Broadcaster {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for a policy that breaks a rule, two types of one name, or options out of
-    /// range; the store is closed then. `Io`, `Poisoned`.
+    /// The store is closed then.
+    ///
+    /// - `InvalidInput` for a policy that breaks a rule, two types of one name, a name that is none,
+    ///   or options out of range.
+    /// - `Corrupt`, `Unsupported` where a record of control does not decode, or a pchannel that
+    ///   control names is gone; and where a channel's log is damaged or of a newer version.
+    /// - `Busy`, `StoreFull`, `Limit`, `Io` as of [`Log::open`](crate::Log::open) for each channel,
+    ///   and `Poisoned`, `OutcomeUnknown` where the policy could not be recorded.
     ///
     /// # Durability
     ///
@@ -156,6 +162,12 @@ impl Broadcaster {
             inner.tell_driver(job);
         }
         Ok(broadcaster)
+    }
+
+    /// What opening the store, its control log and its channels found and did.
+    #[must_use]
+    pub fn report(&self) -> &StoreReport {
+        self.handle.inner.store.report()
     }
 
     fn start(&self, worker_count: usize) -> Result<()> {
@@ -408,6 +420,7 @@ fn replayed(mut store: Store, options: Options) -> Result<Arc<Inner>> {
     let mut types: BTreeMap<String, Arc<dyn MessageType>> = BTreeMap::new();
     types.insert(Noop::NAME.to_owned(), Arc::new(Noop));
     for kind in &options.types {
+        kind::check_name(kind.name())?;
         if types.insert(kind.name().to_owned(), Arc::clone(kind)).is_some() {
             return Err(refusal::invalid(format!("two types are named {}", kind.name())));
         }

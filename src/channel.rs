@@ -211,7 +211,9 @@ pub trait ChannelLog: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// `StoreFull` where there is no space to say so; `Io`, `Poisoned`, `Closed`.
+    /// Those of [`Log::trim`](crate::Log::trim): `StoreFull` where there is no space to say so, `Pinned`
+    /// where somebody holds one of them, `Corrupt` while the cursors are damaged, `Io`,
+    /// `OutcomeUnknown`, `Poisoned`, `Closed`.
     ///
     /// # Durability
     ///

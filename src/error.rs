@@ -40,7 +40,8 @@ pub enum ErrorKind {
     InFlight,
     /// A resource stayed locked by another broadcast: ask again.
     LockTimeout,
-    /// The work may or may not have taken effect: ask again with the same key.
+    /// The work may or may not have taken effect: ask again with the same key, or look first where
+    /// there is no key.
     OutcomeUnknown,
     /// The work waits for an operator.
     Parked,
@@ -59,7 +60,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    /// The kind's name in lower-case snake case, as the command line and the gateway print it.
+    /// The kind's name in lower-case snake case, for logs and metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -231,7 +232,13 @@ impl Error {
         self.0.retry_after
     }
 
-    /// True when the same call, unchanged, may succeed later.
+    /// True when asking again may succeed, unchanged, of a broadcast or an import, whose key keeps
+    /// it from happening twice.
+    ///
+    /// An append has no key. After [`ErrorKind::OutcomeUnknown`] of one, open the log again and look
+    /// whether the record stands at [`Error::lsn`] before it is appended again; after
+    /// [`ErrorKind::Poisoned`], open the log again first: on the same [`Log`](crate::Log) no call
+    /// that writes succeeds any more.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         match self.0.kind {
@@ -244,12 +251,12 @@ impl Error {
             | ErrorKind::LockTimeout
             | ErrorKind::OutcomeUnknown
             | ErrorKind::Parked
-            | ErrorKind::Fenced
             | ErrorKind::Poisoned => true,
             ErrorKind::InvalidInput
             | ErrorKind::Conflict
             | ErrorKind::Trimmed
             | ErrorKind::Limit
+            | ErrorKind::Fenced
             | ErrorKind::Unsupported
             | ErrorKind::Corrupt
             | ErrorKind::Io
@@ -301,6 +308,12 @@ pub(crate) fn is_full(e: &std::io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_writer_that_was_fenced_does_not_try_again() {
+        assert!(!Error::new(ErrorKind::Fenced, "another writer").is_retryable());
+        assert!(Error::new(ErrorKind::Busy, "another writer").is_retryable());
+    }
 
     #[test]
     fn an_error_is_one_word_and_one_line() {

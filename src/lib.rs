@@ -2,6 +2,53 @@
 //!
 //! [`Log`] is an append-only, segmented, checksummed log for one writer and any number of readers.
 //! What its bytes mean, and what recovery concludes from them, is SPEC.md.
+//! [`broadcast::Broadcaster`] sends one message to many channels, each a log, once per key, whatever
+//! crashes meanwhile.
+//!
+//! ```
+//! use oncelog::{CreateMode, Log, Lsn, Options};
+//!
+//! # fn main() -> oncelog::Result<()> {
+//! # let home = tempfile::tempdir().expect("a directory");
+//! # let dir = home.path().join("log");
+//! let options = Options::new().create(CreateMode::IfMissing);
+//! let (log, report) = Log::open(&dir, &options)?;
+//! assert!(report.findings.is_empty());
+//!
+//! log.append(b"survives a power loss once this returns")?;
+//! let mut reader = log.reader(Lsn::FIRST)?;
+//! while let Some(record) = reader.next()? {
+//!     println!("{}: {:?}", record.lsn, record.payload);
+//! }
+//! log.close()
+//! # }
+//! ```
+//!
+//! # Where to begin
+//!
+//! | to | begin with |
+//! | --- | --- |
+//! | append records and read them | [`Log`], [`Options`], [`Batch`], [`Durability`] |
+//! | follow the log | [`Log::subscribe`], [`Subscription`] |
+//! | keep what a consumer still needs, across restarts | [`Log::cursor`], [`Cursor`] |
+//! | drop what is old | [`Retention`], [`Log::trim`], [`Log::why_not_trimmed`] |
+//! | read beside the writer, from another process | [`LogView`] |
+//! | copy a log while it is written | [`Log::backup`] |
+//! | broadcast with a key, once | [`Store`], [`broadcast::Broadcaster`], [`broadcast::MessageType`] |
+//! | know what to do after an error | [`ErrorKind`], [`Error::is_retryable`] |
+//! | take bytes apart | [`format`](mod@format) |
+//!
+//! # Features
+//!
+//! | feature | what it adds |
+//! | --- | --- |
+//! | none | the log and the broadcaster |
+//! | `import` | bulk import from Parquet, JSON, JSON Lines and CSV: module `import` |
+//! | `openraft` | the log as the log storage of a raft node: module `raft` |
+//! | `testing` | a file system in memory that loses what was not synced: module `testing` |
+//! | `cli` | the program `oncelog` |
+//!
+//! # Threads and runtimes
 //!
 //! The crate is blocking at heart and works without an async runtime. [`Pending`] is a future on any
 //! runtime; [`Log::append_async`] and [`broadcast::Broadcaster::submit_async`] are the front for
@@ -42,6 +89,9 @@ pub use crate::log::{
 pub use crate::lsn::{Lsn, LsnRange, SegmentId};
 #[cfg(feature = "metrics")]
 pub use crate::meter::Meter;
+/// The codec, whose types stand in signatures of this crate: messages, control records, identities.
+pub use oncelog_format as format;
+pub use oncelog_format::Uuid;
 
 /// What tests of this crate and of its users need: a file system in memory that loses what was not
 /// synced, and faults at chosen calls.

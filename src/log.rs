@@ -45,6 +45,7 @@ mod stats;
 mod subscribe;
 mod survey;
 mod tail;
+mod told;
 mod trimmer;
 mod verify;
 mod view;
@@ -55,6 +56,8 @@ mod writer;
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
+
+use oncelog_format::Uuid;
 
 pub use self::backup::BackupReport;
 pub use self::cursors::Cursor;
@@ -119,7 +122,7 @@ impl Log {
     ///   one, or the directory holds something else. Nothing was touched.
     /// - `Busy`: another writer has it open.
     /// - `Corrupt`, `Unsupported`: what a sync had promised is damaged, or is of a newer version.
-    ///   Nothing was touched.
+    ///   No segment was touched.
     /// - `StoreFull`: no space to make a log. A later open goes on where this one stopped.
     /// - `Io`: the system refused.
     ///
@@ -149,6 +152,18 @@ impl Log {
             handle.start_trimmer();
         }
         Ok((Self { handle: Arc::new(handle) }, report))
+    }
+
+    /// The directory that was opened.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.handle.shared.dir
+    }
+
+    /// The identity of the log, which every segment of it carries.
+    #[must_use]
+    pub fn uuid(&self) -> Uuid {
+        self.handle.shared.gate().header.uuid
     }
 
     /// Appends one record of kind [`RecordKind::RECORD`].
@@ -194,11 +209,13 @@ impl Log {
     ///
     /// # Errors
     ///
-    /// As [`Log::append_batch`], except for `OutcomeUnknown`: a refusal here wrote nothing.
+    /// As [`Log::append_batch`], except for `OutcomeUnknown`: a refusal here wrote nothing, also
+    /// where it is `StoreFull` or `Io` because the next segment cannot be made.
     ///
     /// # Durability
     ///
-    /// None yet. The batch is synced within 10 ms whether or not anybody waits for it.
+    /// None yet. Whether or not anybody waits for it, a write and sync of the batch begins within
+    /// 10 ms, or when the one under way returns.
     pub fn enqueue(&self, batch: Batch<'_>) -> Result<Pending> {
         let lsns = self.handle.shared.enqueue(batch, true)?;
         Ok(Pending::new(Arc::clone(&self.handle.shared), lsns))
@@ -283,10 +300,21 @@ impl Log {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` above the next LSN; `Pinned` when a record below `oldest` is held, with the
-    /// LSN up to which a trim may go; `StoreFull` when there is no space to say so, and nothing
-    /// goes; `Poisoned`, `Closed`. That a file could not be removed is no error: it is tried again
-    /// at the next trim, and told by [`Log::why_not_trimmed`].
+    /// - `InvalidInput` above the next LSN.
+    /// - `Pinned` when a record below `oldest` is held, with the LSN up to which a trim may go.
+    /// - `Corrupt` while the file of the cursors is damaged: nobody knows what they hold.
+    /// - `StoreFull` when there is no space to say so. No file goes; but where the first of the two
+    ///   slots was written, no reader that is made from here on serves a record below `oldest`, and
+    ///   where the system wrote what it refused, that holds from the next open on.
+    /// - `Io` when the system refuses to read or write the cursors, or to make the segment that an
+    ///   empty last one needs: nothing goes.
+    /// - `OutcomeUnknown` when a sync of the cursors failed, or one of records below `oldest` that
+    ///   were only buffered: the log is poisoned.
+    /// - `Poisoned` when a slot or its sync fails for another reason than space, or something had
+    ///   failed before: whether the trim holds, the next open decides. `Closed`.
+    ///
+    /// That a file could not be removed is no error: it is tried again at the next trim, and told by
+    /// [`Log::why_not_trimmed`].
     ///
     /// # Durability
     ///
@@ -335,7 +363,7 @@ impl Log {
     #[cfg(any(test, feature = "testing"))]
     pub fn try_enqueue(&self, batch: Batch<'_>) -> Result<Option<Pending>> {
         let shared = &self.handle.shared;
-        let lsns = shared.try_enqueue(batch, true)?;
+        let lsns = shared.try_enqueue(batch, true, u64::MAX)?;
         Ok(lsns.map(|lsns| Pending::new(Arc::clone(shared), lsns)))
     }
 

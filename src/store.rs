@@ -125,7 +125,8 @@ impl Default for StoreOptions {
     }
 }
 
-/// What opening a store found and did.
+/// What opening a store found and did: [`Store::report`], and with the channels the `report` of its
+/// broadcaster.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct StoreReport {

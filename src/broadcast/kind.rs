@@ -10,11 +10,12 @@ use std::fmt;
 use std::sync::Arc;
 
 use oncelog_format::control::Accepted;
+use oncelog_format::limits::TYPE_NAME_LEN_MAX;
 use oncelog_format::message::{AckMode, BroadcastId};
 
 use super::{Jobs, Request, State, TraceParent};
 use crate::channel::Position;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 
 /// What a callback says about its task.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,7 +91,8 @@ impl Task {
 /// }
 /// ```
 pub trait MessageType: fmt::Debug + Send + Sync + 'static {
-    /// Returns the name that requests and control records carry, 1 to 64 bytes of ASCII.
+    /// Returns the name that requests and control records carry, 1 to 256 bytes: opening a
+    /// broadcaster refuses any other.
     fn name(&self) -> &str;
 
     /// Says what acknowledges a copy: its append, or a consumer.
@@ -136,6 +138,16 @@ pub trait MessageType: fmt::Debug + Send + Sync + 'static {
 
     /// Tells that the broadcaster closes: returns when the type's own threads have ended.
     fn close(&self) {}
+}
+
+/// Refuses a name that no record can carry.
+pub(super) fn check_name(name: &str) -> Result<()> {
+    let len = u32::try_from(name.len()).unwrap_or(u32::MAX);
+    if (1..=TYPE_NAME_LEN_MAX).contains(&len) {
+        return Ok(());
+    }
+    let what = format!("the name of a type has {len} bytes: expected 1 to {TYPE_NAME_LEN_MAX}");
+    Err(Error::new(ErrorKind::InvalidInput, what))
 }
 
 /// A broadcast without an effect, for tests and scripts.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::dir::Fault;
 use super::fill;
+use super::told::Told;
 use super::writer::{Gate, Guard, Shared, WRITE_BYTES, now};
 
 /// How long a buffered record waits for more, and how long a log rests before its slot is written.
@@ -51,7 +52,7 @@ pub(crate) fn run(shared: &Arc<Shared>) {
             }
             Work::Start => {
                 fill::start(shared, &mut gate);
-                gate
+                shared.settle(gate)
             }
             _ if gate.tail.is_none() || gate.rolling => {
                 gate.blocked = true;
@@ -127,7 +128,7 @@ impl Shared {
         gate.tail = Some(tail);
         match written {
             Ok(()) => {}
-            Err(Fault::Refused(e)) => tracing::debug!(error = %e, "no idle slot"),
+            Err(Fault::Refused(e)) => gate.told.push(Told::NoSlot(e)),
             Err(Fault::Final(e)) => gate.set_poison(e),
         }
         self.settle(gate)

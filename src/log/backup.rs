@@ -80,9 +80,11 @@ impl Log {
     /// # Errors
     ///
     /// `InvalidInput` where the directory is neither absent nor empty; `Busy` where another process
-    /// was faster to take it; `StoreFull` and `Io` where the system refuses; `Corrupt` where a record
-    /// is damaged; `Closed`. What was made is removed then, as far as the system allows; what stays,
-    /// and what a crash leaves, is no log: opening it is `Corrupt`.
+    /// was faster to take it; `StoreFull` and `Io` where the system refuses; `Corrupt` where a record is damaged;
+    /// `Closed`. What was made is removed then, as far as the system allows. What stays, and what a
+    /// crash leaves, is no log: opening it is `Corrupt`, or `InvalidInput` where no file was left.
+    /// Do not open a backup with [`CreateMode::IfMissing`](crate::CreateMode::IfMissing), which makes
+    /// a log where there is none.
     ///
     /// # Durability
     ///

@@ -126,6 +126,41 @@ impl Log {
         shared.make_cursor(name)?;
         Ok(Cursor { shared, name: Arc::from(name) })
     }
+
+    /// The cursor of a name; `None` where there is none, and none is made.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt` when the file of the cursors is damaged; `StoreFull`, `Io`, `Poisoned`, `Closed`.
+    /// `OutcomeUnknown` when a sync failed.
+    ///
+    /// # Durability
+    ///
+    /// When this returns a cursor, that is there after a power loss. The first call behind an open
+    /// takes one sync, where there are cursors.
+    pub fn find_cursor(&self, name: &str) -> Result<Option<Cursor>> {
+        let shared = Arc::clone(&self.handle.shared);
+        let found = shared.find_cursor(name)?;
+        Ok(found.then(|| Cursor { shared, name: Arc::from(name) }))
+    }
+
+    /// The cursors of the log, by name.
+    ///
+    /// # Errors
+    ///
+    /// As [`Log::find_cursor`].
+    ///
+    /// # Durability
+    ///
+    /// As [`Log::find_cursor`], for each of them.
+    pub fn cursors(&self) -> Result<Vec<Cursor>> {
+        let shared = &self.handle.shared;
+        shared.prove_cursors()?;
+        let names: Vec<String> = shared.gate().holds.cursors.keys().cloned().collect();
+        let found = names.iter().map(|name| self.find_cursor(name));
+        // One that was removed meanwhile is left out.
+        found.filter_map(Result::transpose).collect()
+    }
 }
 
 impl Shared {
@@ -198,6 +233,19 @@ impl Shared {
         gate.holds.cursors.insert(name.to_owned(), stand);
         drop(gate);
         Ok(())
+    }
+
+    /// Whether there is a cursor of a name, durably.
+    fn find_cursor(&self, name: &str) -> Result<bool> {
+        let file = self.proven(self.cursor_file())?;
+        let gate = self.gate();
+        let Some(stand) = gate.holds.cursors.get(name) else { return Ok(false) };
+        if !gate.holds.unsure.contains(name) {
+            return Ok(true);
+        }
+        let (stand, uuid) = (stand.clone(), gate.header.uuid);
+        drop(gate);
+        self.put_again(file, name, &stand, uuid).map(|()| true)
     }
 
     /// Writes a cursor where it stands, over a copy that was refused and may be there all the same.

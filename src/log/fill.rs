@@ -25,6 +25,7 @@ use super::join;
 use super::options::Fill;
 use super::roll::next_size;
 use super::spare::{BLOCK_BYTES, Reserve, Spare, window_bytes, window_end, write_zeros};
+use super::told::Told;
 use super::writer::{Gate, Guard, Shared};
 use crate::error::{Error, ErrorKind};
 use crate::io::{Blocks, Io, IoFile, OpenHow};
@@ -320,12 +321,12 @@ impl Gate {
                 self.stats.fills = self.stats.fills.saturating_add(1);
             }
             Done::Over(e) => {
-                tracing::debug!(error = %e, "the tail is not filled ahead");
+                self.told.push(Told::NotFilled(e));
                 self.fill.over = true;
             }
             Done::Failed(e) => self.set_poison(e),
             Done::GivenUp(e) => {
-                tracing::debug!(error = %e, "no spare is made ahead");
+                self.told.push(Told::NoSpare(e));
                 self.fill.next = Next::GivenUp;
             }
         }
@@ -333,14 +334,14 @@ impl Gate {
     }
 }
 
-/// Starts the thread. Without one, rolls make their spares, and nothing is filled.
+/// Starts the thread; the caller settles. Without one, rolls make their spares, and nothing is filled.
 pub(crate) fn start(shared: &Arc<Shared>, gate: &mut Gate) {
     gate.fill.thread = Thread::Working;
     let filler = Arc::clone(shared);
     let started = thread::Builder::new().name("oncelog-fill".to_owned());
     match started.spawn(move || run(&filler)) {
         Ok(thread) => gate.fill.handle = Some(thread),
-        Err(e) => tracing::warn!(error = %e, "no thread to fill segments ahead"),
+        Err(e) => gate.told.push(Told::NoFillThread(e)),
     }
 }
 

@@ -19,6 +19,10 @@ use super::writer::Shared;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lsn::{Lsn, LsnRange};
 
+/// Bytes of frames up to which a batch is encoded by the thread that polls: a fraction of a
+/// millisecond. A larger one is encoded on the pool.
+const POLL_BYTES_MAX: u64 = 256 << 10;
+
 impl Log {
     /// Appends one record of kind [`RecordKind::RECORD`], as [`Log::append`] does.
     ///
@@ -39,8 +43,9 @@ impl Log {
     }
 
     /// Appends records as one, as [`Log::append_batch`] does, and never blocks the thread that
-    /// polls. Where the buffer is full or a segment has to be started, the records are copied for
-    /// the thread that waits for it.
+    /// polls. Where the buffer is full, a segment has to be started, or the batch has more than
+    /// 256 KiB, the records are copied for a thread of the runtime's pool, which does the rest: all
+    /// that a large batch costs the thread that polls is this copy.
     ///
     /// Futures that are polled one after the other get their LSNs in that order, unless one of them
     /// had to wait.
@@ -57,8 +62,8 @@ impl Log {
     /// # Cancellation
     ///
     /// Before its first poll it has done nothing. Dropped later, the batch is appended once all the
-    /// same, unless it is refused, or the log is closed or the runtime ends first; one that is to
-    /// be synced is synced within 10 ms. Only who is told changes.
+    /// same, unless it is refused, or the log is closed or the runtime ends first; the sync of one
+    /// that is to be synced begins as that of [`Pending`]. Only who is told changes.
     pub async fn append_batch_async(
         &self,
         batch: Batch<'_>,
@@ -80,7 +85,8 @@ impl Log {
     ///
     /// # Durability
     ///
-    /// None yet. The batch is synced within 10 ms whether or not anybody waits for it.
+    /// None yet. Whether or not anybody waits for it, a write and sync of the batch begins within
+    /// 10 ms, or when the one under way returns.
     ///
     /// # Cancellation
     ///
@@ -93,7 +99,7 @@ impl Log {
     async fn take_in_async(&self, batch: Batch<'_>, sync: bool) -> Result<LsnRange> {
         let runtime = runtime()?;
         let shared = &self.handle.shared;
-        match shared.try_enqueue(batch, sync)? {
+        match shared.try_enqueue(batch, sync, POLL_BYTES_MAX)? {
             Some(lsns) => Ok(lsns),
             None => {
                 let (shared, copy) = (Arc::clone(shared), Copied::of(batch));

@@ -129,9 +129,10 @@ impl Shared {
         }
     }
 
-    /// Wakes everybody who may go on, tasks too, without the lock, and locks again.
+    /// Wakes everybody who may go on, tasks too, and tells what there is to tell, without the lock,
+    /// and locks again.
     ///
-    /// A waker is code of its owner, who may append and close in it: the tail is in the gate, no
+    /// A waker, as a subscriber of events, is code of its owner, who may append and close in it: the tail is in the gate, no
     /// roll is under way, and the caller holds no other lock of the log.
     pub(crate) fn settle<'a>(&'a self, mut gate: Guard<'a>) -> Guard<'a> {
         self.turn(&mut gate);
@@ -140,10 +141,15 @@ impl Shared {
         let over = gate.poison.is_some() || gate.stop;
         let waiting = if over { BTreeMap::new() } else { gate.waiters.split_off(&behind) };
         let ready = std::mem::replace(&mut gate.waiters, waiting);
-        if ready.is_empty() {
+        let mut told = std::mem::take(&mut gate.told);
+        if let Some(tail) = &mut gate.tail {
+            told.append(&mut tail.told);
+        }
+        if ready.is_empty() && told.is_empty() {
             return gate;
         }
         drop(gate);
+        super::told::tell(told);
         for waker in ready.into_values() {
             // On whatever thread leads: its panic is not ours.
             if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {

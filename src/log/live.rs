@@ -127,6 +127,14 @@ impl Log {
     /// Reads durable records from `from` on, which need not be there yet. Goes on after a failure
     /// has poisoned the log.
     ///
+    /// Sealed segments are mapped where the system allows it, and the payloads of their records are
+    /// slices of the map. Each record's CRC is verified before it is handed out; but should the
+    /// system drop a page after that and then fail to read it again, because a sector went bad or a
+    /// network file system went away, touching the payload ends the process with `SIGBUS`, and so
+    /// does the first reading of a page that cannot be read. Who would rather have `Io` than that, or
+    /// keeps the log on a network file system, opens it with
+    /// [`Options::map_sealed(false)`](crate::Options::map_sealed).
+    ///
     /// # Errors
     ///
     /// `Trimmed` below the oldest LSN, which the error carries. `Closed`.

@@ -14,8 +14,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, OnceLock, PoisonError, Weak};
 
 use super::dir::DirLock;
+use super::told::{self, Told};
 use crate::io::{Io, IoFile};
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::Mutex;
 
 /// Held beside each map.
 #[derive(Debug)]
@@ -35,6 +36,8 @@ impl MapGuard {
 #[derive(Debug)]
 pub(crate) struct Maps {
     dir: PathBuf,
+    /// Sealed segments are mapped where that may be.
+    is_wanted: bool,
     state: Mutex<State>,
 }
 
@@ -48,16 +51,23 @@ struct State {
     /// is open.
     is_lost: bool,
     is_closed: bool,
+    told: Vec<Told>,
 }
 
 impl Maps {
-    pub(crate) fn new(dir: PathBuf) -> Self {
-        Self { dir, state: Mutex::default() }
+    pub(crate) fn new(dir: PathBuf, is_wanted: bool) -> Self {
+        Self { dir, is_wanted, state: Mutex::default() }
     }
 
     /// What is to be held beside a map, from before it is made; `None` where nothing may be mapped.
     pub(crate) fn guard(&self, io: &dyn Io) -> Option<Arc<MapGuard>> {
-        let mut state = self.state();
+        if !self.is_wanted {
+            return None;
+        }
+        self.with_state(|state| self.guard_of(state, io))
+    }
+
+    fn guard_of(&self, state: &mut State, io: &dyn Io) -> Option<Arc<MapGuard>> {
         if state.is_closed {
             return None;
         }
@@ -67,7 +77,7 @@ impl Maps {
         let opened = io.open_dir(&self.dir);
         let locked = opened.and_then(|dir| Ok(dir.try_lock_shared()?.then_some(dir)));
         let dir = locked.unwrap_or_else(|e| {
-            tracing::debug!(dir = %self.dir.display(), error = %e, "nothing is mapped");
+            state.told.push(Told::NotMapped(self.dir.clone(), e));
             None
         })?;
         let guard = MapGuard::new(dir);
@@ -78,7 +88,10 @@ impl Maps {
     /// Whether files may be cut, until [`Maps::end_cut`]: no other log has one of them mapped, nor
     /// will. For whoever holds the directory's `LOCK` alone.
     pub(crate) fn begin_cut(&self, io: &dyn Io) -> bool {
-        let mut state = self.state();
+        self.with_state(|state| self.may_cut(state, io))
+    }
+
+    fn may_cut(&self, state: &mut State, io: &dyn Io) -> bool {
         if state.is_closed || state.cutting.is_some() {
             return !state.is_closed;
         }
@@ -92,35 +105,42 @@ impl Maps {
                 return true;
             }
             Ok(None) => {}
-            Err(e) => tracing::debug!(dir = %self.dir.display(), error = %e, "nothing is cut"),
+            Err(e) => state.told.push(Told::NotCut(self.dir.clone(), e)),
         }
         // flock(2): a conversion that fails may cost the lock that was held.
         if let Some(own) = own {
-            state.is_lost = !is_shared(&own);
+            state.is_lost = !state.is_shared(&own);
         }
         false
     }
 
     /// Ends [`Maps::begin_cut`]; what is mapped stays protected.
     pub(crate) fn end_cut(&self) {
-        self.state().end_cut();
+        self.with_state(State::end_cut);
     }
 
     /// Nothing more is mapped or cut. Releases the directory to the next writer, except that it
     /// waits for the last slice of a map which no lock protects but that of the writer.
     pub(crate) fn close(&self, lock: Option<DirLock>) {
-        let mut state = self.state();
-        state.end_cut();
-        state.is_closed = true;
-        let Some(guard) = state.guard.upgrade() else { return };
-        if let Some(lock) = lock.filter(|_| state.is_lost && !is_shared(&guard)) {
-            tracing::error!("the log stays locked as long as payloads of it live");
-            drop(guard.writer.set(lock));
-        }
+        self.with_state(|state| {
+            state.end_cut();
+            state.is_closed = true;
+            let Some(guard) = state.guard.upgrade() else { return };
+            if let Some(lock) = lock.filter(|_| state.is_lost && !state.is_shared(&guard)) {
+                state.told.push(Told::LockKept);
+                drop(guard.writer.set(lock));
+            }
+        });
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What there is to tell is told once the lock is given back.
+    fn with_state<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = work(&mut state);
+        let told = std::mem::take(&mut state.told);
+        drop(state);
+        told::tell(told);
+        done
     }
 }
 
@@ -129,15 +149,15 @@ impl State {
         let Some(guard) = self.cutting.take() else { return };
         // Nobody else makes another one of it meanwhile: that takes the state.
         if Arc::strong_count(&guard) > 1 {
-            self.is_lost = !is_shared(&guard);
+            self.is_lost = !self.is_shared(&guard);
         }
     }
-}
 
-/// Whether the shared lock is held, asked for once more.
-fn is_shared(guard: &MapGuard) -> bool {
-    guard.dir.try_lock_shared().unwrap_or_else(|e| {
-        tracing::warn!(error = %e, "the maps of a log are without a lock");
-        false
-    })
+    /// Whether the shared lock is held, asked for once more.
+    fn is_shared(&mut self, guard: &MapGuard) -> bool {
+        guard.dir.try_lock_shared().unwrap_or_else(|e| {
+            self.told.push(Told::MapsUnlocked(e));
+            false
+        })
+    }
 }

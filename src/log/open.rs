@@ -150,6 +150,7 @@ fn resume(
         slot_dirty: false,
         stated: None,
         refused: false,
+        told: Vec::new(),
     };
     let end = Mark { lsn: segment.last, offset: segment.end };
     let tally = segment.tally.with_entries(judged.entries.clone());
@@ -282,6 +283,7 @@ fn gate(tail: Tail, end: Mark, tally: Tally, segments: Vec<SegmentRef>) -> Gate 
         number_max: tail.header.number,
         fill: Filling::new(end.offset),
         stats: LogStats::default(),
+        told: Vec::new(),
         tail: Some(tail),
         rolling: false,
         poison: None,

@@ -32,6 +32,7 @@ pub struct Options {
     pub(crate) check: Check,
     pub(crate) fill: Fill,
     pub(crate) wait_policy: WaitPolicy,
+    pub(crate) map_sealed: bool,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) io: Arc<dyn Io>,
     pub(crate) background: bool,
@@ -53,6 +54,7 @@ impl Options {
             check: Check::Tail,
             fill: Fill::Auto,
             wait_policy: WaitPolicy::Park,
+            map_sealed: true,
             clock: Arc::new(SystemClock::new()),
             io: Arc::new(FsIo::new()),
             background: true,
@@ -118,6 +120,17 @@ impl Options {
     #[must_use]
     pub fn wait_policy(mut self, policy: WaitPolicy) -> Self {
         self.wait_policy = policy;
+        self
+    }
+
+    /// Whether sealed segments are read through maps, as they are unless told otherwise. Reading
+    /// through a map copies nothing, and keeps no file descriptor for each segment; but a block
+    /// that the disk cannot read is then no error of a call: the system ends the process with
+    /// `SIGBUS` when a payload's bytes are touched. Without maps, it is `Io`. See
+    /// [`Log::reader`](crate::Log::reader).
+    #[must_use]
+    pub fn map_sealed(mut self, map_sealed: bool) -> Self {
+        self.map_sealed = map_sealed;
         self
     }
 
@@ -270,8 +283,8 @@ pub enum Durability {
     /// When its records survive a power loss.
     #[default]
     Synced,
-    /// When its records are in the log's buffer. They are written within 10 ms or 256 KiB, or by a
-    /// flush, and synced by a sync, at a roll and at close.
+    /// When its records are in the log's buffer. Their write begins within 10 ms or 256 KiB, or when
+    /// the one under way returns, or with a flush; they are synced by a sync, at a roll and at close.
     Buffered,
 }
 

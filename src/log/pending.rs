@@ -15,7 +15,8 @@ use crate::lsn::{Lsn, LsnRange};
 
 /// A batch in the buffer, on its way to be durable.
 ///
-/// It is written and synced within 10 ms whether or not anybody waits: dropping this changes
+/// Whether or not anybody waits, its write and sync begin within 10 ms, or when those under way
+/// return: dropping this changes
 /// nothing but who is told.
 #[derive(Debug)]
 #[must_use = "what was enqueued is durable only once this says so"]

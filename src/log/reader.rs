@@ -32,7 +32,10 @@ pub struct Record {
     pub time_ms: u64,
     /// Its kind (SPEC 7).
     pub kind: u8,
-    /// What was appended.
+    /// What was appended. Of a sealed segment it may be a slice of a map, see [`Log::reader`]: then
+    /// it is backed by the file, and by the disk where its pages leave the cache.
+    ///
+    /// [`Log::reader`]: crate::Log::reader
     pub payload: Bytes,
     /// Number of the segment.
     pub segment: SegmentId,
@@ -264,9 +267,9 @@ impl Reader {
         Lsn::at_least_first(self.next)
     }
 
-    /// Whether the next record lies in the open segment, and that was the tail when it was opened.
+    /// Whether the next record lies in the open segment, and that was the tail when it was located.
     pub(super) fn is_in_tail(&self) -> bool {
-        self.open.as_ref().is_some_and(|open| open.has(self.next) && !open.is_mapped())
+        self.open.as_ref().is_some_and(|open| open.has(self.next) && !open.at.sealed)
     }
 
     /// Makes a segment the open one, in which `lsn` is wanted.

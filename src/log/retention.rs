@@ -222,7 +222,7 @@ impl Log {
     ///
     /// # Errors
     ///
-    /// `StoreFull` when there is no space to say so, and nothing goes; `Poisoned`, `Closed`.
+    /// As [`Log::trim`], but for `InvalidInput` and `Pinned`: who holds records is no error here.
     ///
     /// # Durability
     ///

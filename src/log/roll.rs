@@ -13,6 +13,7 @@ use super::scan::Tally;
 use super::spare::{BLOCK_BYTES, NewSegment, Reserve, Spare};
 use super::stats::Synced;
 use super::tail::{Mark, Tail};
+use super::told::Told;
 use super::writer::{Gate, Guard, SegmentRef, Shared, recycle};
 use crate::error::{Error, ErrorKind, Result, is_full};
 
@@ -139,7 +140,7 @@ impl Shared {
     /// A spare of the next size behind a tail, in which a batch fits.
     fn prepare_behind(
         &self,
-        tail: &Tail,
+        tail: &mut Tail,
         ready: Option<Spare>,
         number: u64,
         batch: u64,
@@ -185,7 +186,7 @@ impl Shared {
     fn install<'a>(
         &'a self,
         mut gate: Guard<'a>,
-        tail: Tail,
+        mut tail: Tail,
         upto: Mark,
         entered: std::result::Result<NewSegment, Fault>,
     ) -> Rolled<'a> {
@@ -193,6 +194,8 @@ impl Shared {
             Ok(segment) => segment,
             Err(fault) => return (gate, tail, Err(fault)),
         };
+        // The sealed tail goes.
+        gate.told.append(&mut tail.told);
         let start = Mark { lsn: upto.lsn, offset: FRAMES_OFFSET };
         let pays = gate.pays();
         (gate.written, gate.durable, gate.end) = (start, start, FRAMES_OFFSET);
@@ -231,9 +234,9 @@ impl Gate {
 impl Tail {
     /// Gives back what a bare tail holds behind its slots; sealing it cuts the same. A failure is
     /// told then.
-    fn cut_bare(&self) {
+    fn cut_bare(&mut self) {
         if let Err(e) = self.file.set_len(FRAMES_OFFSET) {
-            tracing::warn!(path = %self.path.display(), error = %e, "zeros stay");
+            self.told.push(Told::ZerosStay(self.path.clone(), e));
         }
     }
 
@@ -256,7 +259,7 @@ impl Tail {
                 }
                 // A cache: without it the segment is read in full. What stands of it is cut below.
                 Err(e) if is_no_space(&e) => {
-                    tracing::warn!(path = %self.path.display(), error = %e, "no footer");
+                    self.told.push(Told::NoFooter(self.path.clone(), e));
                 }
                 // It shares a block with frames that were acknowledged.
                 Err(e) => return Err(Error::io("cannot write the footer", &self.path, e)),
@@ -264,7 +267,7 @@ impl Tail {
         }
         match self.file.set_len(self.used) {
             Err(e) if is_no_space(&e) => {
-                tracing::warn!(path = %self.path.display(), error = %e, "zeros stay");
+                self.told.push(Told::ZerosStay(self.path.clone(), e));
             }
             cut => cut.map_err(|e| Error::io("cannot cut the zeros", &self.path, e))?,
         }

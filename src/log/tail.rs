@@ -10,6 +10,7 @@ use oncelog_format::{Place, SegmentHeader, Slot};
 
 use super::dir::{Fault, refusal};
 use super::spare::NewSegment;
+use super::told::Told;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::IoFile;
 
@@ -43,6 +44,8 @@ pub(crate) struct Tail {
     pub(crate) stated: Option<(u64, u64)>,
     /// A slot was refused, and none that was written in its place is known to be durable.
     pub(crate) refused: bool,
+    /// What is told once it is back in the gate.
+    pub(crate) told: Vec<Told>,
 }
 
 impl Tail {
@@ -61,6 +64,7 @@ impl Tail {
             slot_dirty: false,
             stated: Some((durable, oldest_lsn)),
             refused: false,
+            told: Vec::new(),
         }
     }
 

@@ -8,6 +8,7 @@
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use super::told::{self, Told};
 use super::writer::{Gate, Guard, Shared, now};
 use super::{Handle, join, lock};
 use crate::error::ErrorKind;
@@ -40,7 +41,10 @@ impl Handle {
         let started = thread::Builder::new().name("oncelog-trim".to_owned());
         match started.spawn(move || run(&shared)) {
             Ok(thread) => trimmer.thread = Some(thread),
-            Err(e) => tracing::warn!(error = %e, "no thread to remove trimmed segments"),
+            Err(e) => {
+                drop(trimmer);
+                told::tell(vec![Told::NoTrimThread(e)]);
+            }
         }
     }
 

@@ -11,7 +11,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use oncelog_format::{FrameHeader, Uuid};
@@ -97,7 +97,8 @@ impl LogView {
     /// Looks at the log in a directory, or at one segment alone.
     ///
     /// Damage is no error here: it is a finding, and [`LogView::reader`] serves what stands before
-    /// it. Takes about 100 ms where something is wrong, to tell it from a writer at work.
+    /// it. Takes about 100 ms where something is wrong, to tell it from a writer at work; beside one
+    /// that is busy, up to half a second.
     ///
     /// # Errors
     ///
@@ -132,7 +133,7 @@ impl LogView {
         Self::open(&self.seen.path, Arc::clone(&self.seen.io))
     }
 
-    /// Waits a moment, then says whether the tail or the segments have changed since this look.
+    /// Waits 20 ms, then says whether the tail or the segments have changed since this look.
     /// Reads a few blocks, no frames.
     ///
     /// # Errors
@@ -397,7 +398,12 @@ fn excuse(survey: &mut Survey, standing: &[Finding]) {
 
 /// Lets a racing writer finish what it is at.
 pub(crate) fn pause() {
-    std::thread::park_timeout(LOOK_PAUSE);
+    // Not `park_timeout`, which would take an unpark that the caller's executor waits for. Nobody
+    // notifies this; the lock cannot be poisoned, and a pause that is cut short costs a look.
+    let (nobody, never) = (Mutex::new(()), Condvar::new());
+    if let Ok(guard) = nobody.lock() {
+        drop(never.wait_timeout(guard, LOOK_PAUSE));
+    }
 }
 
 /// Whether a file was gone when it was opened.

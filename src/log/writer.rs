@@ -25,6 +25,7 @@ use super::retention::{Retaining, Retention};
 use super::scan::Tally;
 use super::stats::LogStats;
 use super::tail::{Mark, Tail};
+use super::told::Told;
 use super::wait::Callers;
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
@@ -150,6 +151,8 @@ pub(crate) struct Gate {
     pub(crate) sync_due_at: Duration,
     pub(crate) fill: Filling,
     pub(crate) stats: LogStats,
+    /// What is told once the gate is open.
+    pub(crate) told: Vec<Told>,
     /// A planted bug refused a group for space.
     #[cfg(planted)]
     pub(crate) reused: bool,
@@ -237,11 +240,12 @@ impl Gate {
         }
     }
 
-    /// The first failure stays.
+    /// The first failure stays. It is told as the log settles.
     pub(crate) fn set_poison(&mut self, cause: Error) {
         if self.poison.is_none() {
-            tracing::error!(error = %cause, "the log is poisoned until it is opened again");
-            self.poison = Some(Arc::new(cause));
+            let cause = Arc::new(cause);
+            self.told.push(Told::Poisoned(Arc::clone(&cause)));
+            self.poison = Some(cause);
             self.stats.poisonings = self.stats.poisonings.saturating_add(1);
         }
     }
@@ -286,7 +290,7 @@ impl Shared {
             wanted: Condvar::new(),
             filling: Condvar::new(),
             trim_wanted: Condvar::new(),
-            maps: Arc::new(Maps::new(dir)),
+            maps: Arc::new(Maps::new(dir, options.map_sealed)),
             lock: Mutex::new(Some(lock)),
             cursor_file: Mutex::new(cursor_file),
         }
@@ -352,9 +356,18 @@ impl Shared {
         }
     }
 
-    /// As [`Shared::enqueue`]; `None` where that would wait or do I/O.
-    pub(crate) fn try_enqueue(&self, batch: Batch<'_>, sync: bool) -> Result<Option<LsnRange>> {
+    /// As [`Shared::enqueue`]; `None` where that would wait or do I/O, and for a batch of more than
+    /// `bytes_max`.
+    pub(crate) fn try_enqueue(
+        &self,
+        batch: Batch<'_>,
+        sync: bool,
+        bytes_max: u64,
+    ) -> Result<Option<LsnRange>> {
         let bytes = self.check(batch)?;
+        if bytes > bytes_max {
+            return Ok(None);
+        }
         let mut gate = self.gate();
         gate.check_append(batch)?;
         let now =

@@ -214,8 +214,14 @@ impl<C: RaftTypeConfig> RaftLog<C> {
         self.needed.advance(oldest)?;
         let log = self.shared.log.clone();
         match off_thread(&runtime()?, move || log.trim(oldest)).await {
-            // The purge holds without it, and the next one tries again.
-            Err(e) if matches!(e.kind(), ErrorKind::StoreFull | ErrorKind::Pinned) => {
+            // The purge holds without it, and the next one tries again. A node has no cursors; what
+            // is `Corrupt` of a trim is the file of those that somebody else has made.
+            Err(e)
+                if matches!(
+                    e.kind(),
+                    ErrorKind::StoreFull | ErrorKind::Pinned | ErrorKind::Corrupt
+                ) =>
+            {
                 tracing::warn!(error = %e, "purged raft entries keep their space for now");
                 Ok(())
             }

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use oncelog::io::fs::FsIo;
 use oncelog::{CreateMode, ErrorKind, Log, LogView, Lsn, Options, Severity};
@@ -241,4 +242,18 @@ fn a_view_of_another_process_is_read_both_ways_and_backed_up() {
     assert_eq!(view.last_lsn().map(Lsn::get), Some(last));
     read_back(&view);
     back_up(&view, false);
+}
+
+#[test]
+fn a_wait_takes_no_unpark_of_its_caller() {
+    let (_home, dir) = crate::log::place();
+    let log = open(&dir);
+    log.append(b"x").unwrap();
+    let view = view(&dir);
+    std::thread::current().unpark();
+    view.wait_changed().unwrap();
+    // Returns at once, as the unpark is still there.
+    let since = std::time::Instant::now();
+    std::thread::park_timeout(Duration::from_secs(30));
+    assert!(since.elapsed() < Duration::from_secs(15), "the unpark is gone");
 }

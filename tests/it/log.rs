@@ -10,6 +10,7 @@ mod rebuild;
 mod segments;
 mod stats;
 pub(crate) mod subscribe;
+mod told;
 mod wakers;
 pub(crate) mod watch;
 

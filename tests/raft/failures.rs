@@ -353,3 +353,25 @@ fn readers_beside_a_writer_that_truncates_and_purges_read_entries_in_order() {
         assert_eq!(log.get_log_state().await.unwrap().last_log_id.unwrap().index, next - 1);
     });
 }
+
+#[test]
+fn a_purge_holds_where_the_cursors_of_the_log_are_damaged() {
+    node::run(async {
+        let io = MemIo::default();
+        let mut log = node::open(&io);
+        // A node has none: somebody else has made it.
+        drop(log.log().cursor("backup").unwrap());
+        log.blocking_append([entry(1, 0, "a"), entry(1, 1, "b")]).await.unwrap();
+        let io = node::kill(&io);
+        let path = format!("{}/CURSORS", node::DIR);
+        let mut bytes = io.machine().bytes(&path).unwrap();
+        for copy in [0, 65_536] {
+            bytes[copy + 41] ^= 1;
+        }
+        io.alter(|machine| machine.put(&path, &bytes)).unwrap();
+        let mut log = node::open(&io);
+        assert_eq!(log.log().trim(Lsn::new(2).unwrap()).unwrap_err().kind(), ErrorKind::Corrupt);
+        log.purge(id(1, 0)).await.unwrap();
+        assert_eq!(log.try_get_log_entries(..).await.unwrap(), [entry(1, 1, "b")]);
+    });
+}

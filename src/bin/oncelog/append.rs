@@ -64,8 +64,8 @@ pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
     let end = appender.run();
     // Closing syncs what is buffered also when the input ended in an error.
     let closed = log.clone().close();
-    end?;
-    closed?;
+    end.map_err(Failure::keyless)?;
+    closed.map_err(|e| Failure::from(e).keyless())?;
     Ok(Exit::Clean)
 }
 

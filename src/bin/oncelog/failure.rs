@@ -47,6 +47,8 @@ impl From<Exit> for ExitCode {
 pub(crate) enum Failure {
     /// The library's answer.
     Library(Error),
+    /// The library's answer to work without a key, some of which may have been done.
+    Keyless(Error),
     /// The work was done, and closing the store failed behind it.
     Unclosed(Error),
     /// The arguments cannot be what the caller means.
@@ -86,9 +88,17 @@ impl Failure {
         Self::Stream { message: "cannot write to standard output".into(), path: None, source }
     }
 
+    /// The same failure, of work that must not simply be done again.
+    pub(crate) fn keyless(self) -> Self {
+        match self {
+            Self::Library(error) => Self::Keyless(error),
+            other => other,
+        }
+    }
+
     pub(crate) fn exit(&self) -> Exit {
         match self {
-            Self::Library(error) => exit_of(error.kind()),
+            Self::Library(error) | Self::Keyless(error) => exit_of(error.kind()),
             Self::Unclosed(_) => exit_of(ErrorKind::OutcomeUnknown),
             Self::Usage { .. } => Exit::Usage,
             Self::Limit(_) | Self::Stream { .. } => Exit::Failed,
@@ -136,6 +146,19 @@ fn exit_of(kind: ErrorKind) -> Exit {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn work_without_a_key_is_never_called_retryable() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = oncelog::Options::new().create(oncelog::CreateMode::IfMissing);
+        let (_log, _) = oncelog::Log::open(dir.path(), &options).unwrap();
+        let busy = || Failure::from(oncelog::Log::open(dir.path(), &options).unwrap_err());
+        for (failure, retryable) in [(busy(), true), (busy().keyless(), false)] {
+            assert_eq!(failure.exit(), Exit::NotNow);
+            let told = crate::render::failure(&failure, true);
+            assert!(told.contains(&format!("\"retryable\":{retryable}")), "{told}");
+        }
+    }
 
     #[test]
     fn a_close_that_fails_behind_the_work_says_that_its_outcome_is_unknown() {

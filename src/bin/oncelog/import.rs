@@ -6,8 +6,8 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use oncelog::CreateMode;
 use oncelog::broadcast::check_client_key;
+use oncelog::format::control::JobPhase;
 use oncelog::import::{ImportCall, ImportProgress, ImportReport, ImportRequest};
-use oncelog_format::control::JobPhase;
 use serde_json::{Value, json};
 
 use crate::failure::{Exit, Failure};

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use oncelog::broadcast::{State, StoreView};
+use oncelog::format::control::PchannelEnd;
 use oncelog::io::fs::FsIo;
 use oncelog::{Holder, HolderKind, Lsn, SegmentInfo};
-use oncelog_format::control::PchannelEnd;
 use serde_json::{Map, Value, json};
 
 use crate::failure::{Exit, Failure};

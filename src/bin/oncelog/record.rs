@@ -1,9 +1,9 @@
 //! A record as it is shown: its kind, its payload, and what a message says of itself.
 
 use oncelog::Record;
-use oncelog_format::control::ControlRecord;
-use oncelog_format::frame::{KIND_CONTROL, KIND_MESSAGE, KIND_RECORD};
-use oncelog_format::message::{
+use oncelog::format::control::ControlRecord;
+use oncelog::format::frame::{KIND_CONTROL, KIND_MESSAGE, KIND_RECORD};
+use oncelog::format::message::{
     BroadcastHeader, CHUNK_INDEX, CHUNK_TOTAL, LastConfirmed, Message, MessageType, Property,
     Scope, SliceStamp, TimeTick, Vchannel, Version, WriterTerm,
 };

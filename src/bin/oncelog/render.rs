@@ -79,10 +79,10 @@ struct Parts {
 impl Parts {
     fn of(failure: &Failure) -> Self {
         match failure {
-            Failure::Library(error) => Self {
+            Failure::Library(error) | Failure::Keyless(error) => Self {
                 kind: format!("{:?}", error.kind()),
                 message: error.to_string(),
-                retryable: error.is_retryable(),
+                retryable: error.is_retryable() && !matches!(failure, Failure::Keyless(_)),
                 path: error.path().map(|path| path.display().to_string()),
                 offset: error.offset(),
                 lsn: error.lsn(),

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use oncelog::broadcast::{Broadcaster, Options, StoreView};
+use oncelog::broadcast::{Broadcaster, MessageType, Options, StoreView, Task, Verdict};
 use oncelog::testing::{Machine, MemIo};
 use oncelog::{CreateMode, ErrorKind, Log, Options as LogOptions, Result, Store, StoreOptions};
 
@@ -106,4 +106,36 @@ fn a_full_disk_refuses_and_goes_on_when_space_returns() {
     assert_eq!(desk.copies(answer.id), 2);
     let desk = desk.reopen();
     super::desk::assert_same(&before, &desk.submit("before", "p").unwrap());
+}
+
+#[test]
+fn a_broadcaster_tells_what_the_recovery_of_each_log_found() {
+    let desk = Desk::open();
+    desk.submit("k", "p").unwrap();
+    let desk = desk.reopen();
+    let report = desk.broadcaster.report();
+    assert!(!report.created);
+    assert_eq!(report.channels.keys().collect::<Vec<_>>(), ["p0"]);
+}
+
+#[test]
+fn a_type_has_a_name_that_its_records_can_carry() {
+    #[derive(Debug)]
+    struct Named(usize);
+    impl MessageType for Named {
+        fn name(&self) -> &str {
+            &"nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn".repeat(8).leak()[..self.0]
+        }
+        fn apply(&self, _: &Task) -> Verdict {
+            Verdict::Done
+        }
+    }
+    for (len, is_one) in [(0, false), (1, true), (256, true), (257, false)] {
+        let io = MemIo::new(Machine::new());
+        let store = StoreOptions::new().io(Arc::new(io)).create(CreateMode::IfMissing);
+        let store = Store::open(Path::new(DIR), &store).unwrap();
+        let opened = Broadcaster::open(store, Options::new().register(Arc::new(Named(len))));
+        let refused = opened.map(drop).map_err(|e| e.kind());
+        assert_eq!(refused, if is_one { Ok(()) } else { Err(ErrorKind::InvalidInput) }, "{len}");
+    }
 }

@@ -45,6 +45,13 @@ impl Scene {
         (self._home, self.dir)
     }
 
+    /// As [`Scene::close`], once the pool has done what was handed to it.
+    fn close_pool(self) -> (TempDir, PathBuf) {
+        drop(self.runtime);
+        self.log.close().unwrap();
+        (self._home, self.dir)
+    }
+
     /// Polls a future once, and drops it.
     #[track_caller]
     fn begin<T>(&self, future: impl Future<Output = T>) {
@@ -300,4 +307,28 @@ fn every_task_is_told_of_a_failed_sync() {
         let waiting = log.wait_durable_async(lsn(1)).await.unwrap_err();
         assert_eq!(waiting.kind(), ErrorKind::Poisoned);
     });
+}
+
+#[test]
+fn a_large_batch_is_encoded_off_the_thread_that_polls() {
+    #[track_caller]
+    fn check(len: usize, is_at_once: bool) {
+        let scene = scene(&options().segment_bytes_max(8 << 20));
+        scene.log.append(b"first").unwrap();
+        let record = vec![7; len];
+        let records: [&[u8]; 1] = [&record];
+        {
+            let _inside = scene.runtime.enter();
+            let append = scene.log.append_batch_async(batch(&records), Durability::Buffered);
+            let polled = pin!(append).poll(&mut Context::from_waker(Waker::noop()));
+            assert_eq!(polled.is_ready(), is_at_once, "{len} bytes");
+        }
+        // Given up, it is appended all the same, by the pool.
+        let (_home, dir) = scene.close_pool();
+        assert_eq!(payloads(&dir)[1..], [record]);
+    }
+    check(200 << 10, true);
+    check((256 << 10) - 32, true);
+    check(256 << 10, false);
+    check(600 << 10, false);
 }

@@ -390,3 +390,31 @@ fn a_task_reads_sealed_segments_on_the_pool_for_blocking_work() {
     let mut seen = Seen::from(2);
     seen.take(outside.next().unwrap());
 }
+
+#[test]
+fn a_task_reads_sealed_segments_on_the_pool_where_they_are_not_mapped() {
+    let (_home, dir) = place();
+    let watch = super::watch::Watch::default();
+    watch.refuse_dir_locks();
+    let options = options().segment_bytes_max(1 << 20).io(Arc::new(watch.clone()));
+    let (log, _) = Log::open(&dir, &options).unwrap();
+    for _ in 0..1000 {
+        log.append_batch(batch(&[&[1; 2000]]), Durability::Buffered).unwrap();
+    }
+    log.sync().unwrap();
+    drop(watch.take_readers());
+    let runtime = Builder::new_current_thread().build().unwrap();
+    let mut subscription = log.subscribe(Lsn::FIRST).unwrap();
+    // Within one segment there is more than is read at once.
+    runtime.block_on(async {
+        for at in 1..=500 {
+            let Delivery::Record(record) = subscription.next_async().await.unwrap() else {
+                panic!("a gap")
+            };
+            assert_eq!(record.lsn, lsn(at));
+        }
+    });
+    let readers = watch.take_readers();
+    assert!(readers.len() > 1);
+    assert!(!readers.contains(&thread::current().id()), "the runtime's thread read");
+}

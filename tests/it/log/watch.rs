@@ -37,6 +37,10 @@ struct State {
     failing: bool,
     /// Threads that asked for a change on the disk, or for a whole segment of it.
     threads: HashSet<ThreadId>,
+    /// Threads that have read a segment, each time.
+    readers: Vec<ThreadId>,
+    /// Directories have no locks, so that nothing is mapped.
+    has_no_dir_locks: bool,
 }
 
 /// The watched file system; clones watch together.
@@ -122,6 +126,16 @@ impl Watch {
         assert!(!waited.timed_out(), "held back, and never let go");
     }
 
+    /// As a file system without locks of directories.
+    pub(crate) fn refuse_dir_locks(&self) {
+        self.state.0.lock().unwrap().has_no_dir_locks = true;
+    }
+
+    /// The threads that have read of segments since the last call, each time.
+    pub(crate) fn take_readers(&self) -> Vec<ThreadId> {
+        std::mem::take(&mut self.state.0.lock().unwrap().readers)
+    }
+
     fn note_thread(&self) {
         self.state.0.lock().unwrap().threads.insert(thread::current().id());
     }
@@ -173,6 +187,9 @@ impl Io for Watch {
     }
 
     fn open_dir(&self, dir: &Path) -> io::Result<Arc<dyn IoFile>> {
+        if self.state.0.lock().unwrap().has_no_dir_locks {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
         self.io.open_dir(dir)
     }
 
@@ -193,6 +210,7 @@ impl IoFile for Watched {
     }
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        self.watch.state.0.lock().unwrap().readers.push(thread::current().id());
         self.file.read_at(buf, offset)
     }
 

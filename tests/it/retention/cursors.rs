@@ -355,3 +355,44 @@ fn cursors_that_move_at_once_share_syncs_and_each_gets_where_it_wanted() {
     assert_eq!(held.len(), 8);
     assert!(held.iter().all(|holder| holder.lsn == lsn(50)), "{held:?}");
 }
+
+#[test]
+fn cursors_are_listed_and_found_without_being_made() {
+    let (io, options, log) = filled();
+    assert!(log.cursors().unwrap().is_empty());
+    assert!(log.find_cursor("c").unwrap().is_none());
+    assert!(io.machine().bytes("/log/CURSORS").is_err(), "nothing was made");
+    for (name, at) in [("c", 5), ("a", 3)] {
+        log.cursor(name).unwrap().advance(lsn(at)).unwrap();
+    }
+    let found = |log: &Log| -> Vec<(String, u64)> {
+        let cursors = log.cursors().unwrap().into_iter();
+        cursors.map(|cursor| (cursor.name().to_owned(), cursor.lsn().unwrap().get())).collect()
+    };
+    let both = [("a".to_owned(), 3), ("c".to_owned(), 5)];
+    assert_eq!(found(&log), both);
+    log.close().unwrap();
+    let (log, _) = Log::open("/log", &options).unwrap();
+    assert_eq!(found(&log), both);
+    assert!(log.find_cursor("d").unwrap().is_none());
+    log.find_cursor("c").unwrap().unwrap().remove().unwrap();
+    assert!(log.find_cursor("c").unwrap().is_none());
+    assert_eq!(seen(&lost(&io)), [("a".to_owned(), 3)]);
+    log.clone().close().unwrap();
+    assert_eq!(log.cursors().unwrap_err().kind(), ErrorKind::Closed);
+}
+
+#[test]
+fn a_cursor_that_is_found_stands_though_its_removal_was_refused() {
+    let (io, _, log) = filled();
+    let cursor = log.cursor("c").unwrap();
+    // All that counts of the copy is written, and the system refuses the zeros behind it.
+    io.arm(Which::Kind(CallKind::Write), 1, 1, Fault::Short(400));
+    io.arm(Which::Kind(CallKind::Write), 2, 1, Fault::Error(EIO));
+    assert_eq!(cursor.remove().unwrap_err().kind(), ErrorKind::Io);
+    assert_eq!(seen(&MemIo::new(io.machine())), [], "the file says that it is gone");
+    assert!(log.find_cursor("c").unwrap().is_some());
+    let stands = [("c".to_owned(), 1)];
+    assert_eq!(seen(&MemIo::new(io.machine())), stands);
+    assert_eq!(seen(&lost(&io)), stands);
+}

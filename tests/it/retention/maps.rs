@@ -312,3 +312,14 @@ fn a_payload_of_a_closed_log_survives_trims_by_another_process() {
     assert!(steps(&log) > 10, "nobody is in the way any more");
     log.close().unwrap();
 }
+
+#[test]
+fn a_log_that_is_told_to_maps_nothing() {
+    for is_mapped in [true, false] {
+        let (io, options) = memory();
+        let (log, _) = Log::open("/log", &options.map_sealed(is_mapped)).unwrap();
+        fill(&log, 12);
+        assert_eq!(maps_of_a_read(&log, &io) > 0, is_mapped);
+        assert!(cuts_of_a_trim(&log, &io) > 0, "nothing keeps files from being cut");
+    }
+}

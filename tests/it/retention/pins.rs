@@ -127,3 +127,16 @@ fn a_trim_that_fails_holds_no_later_pin_up() {
     // Reads of a poisoned log go on, and may want their records kept.
     assert_eq!(log.pin("reader", lsn(3)).unwrap().lsn(), lsn(3));
 }
+
+#[test]
+fn a_log_says_where_it_lies_and_which_one_it_is() {
+    let (io, options) = super::memory();
+    let (log, _) = Log::open("/log", &options).unwrap();
+    let uuid = log.uuid();
+    assert_eq!(log.path(), std::path::Path::new("/log"));
+    log.close().unwrap();
+    let (log, _) = Log::open("/log", &options).unwrap();
+    assert_eq!(log.uuid(), uuid);
+    let view = oncelog::LogView::open_unshared("/log", Arc::new(io)).unwrap();
+    assert_eq!(view.uuid(), Some(log.uuid()));
+}

@@ -1,0 +1,87 @@
+//! What a log tells to whoever collects its events.
+//!
+//! A subscriber of events is code of the embedder, as a waker is: it may ask the log, append to it
+//! or wait for somebody who does. So nothing is told under a lock of the log, nor by who holds its
+//! tail; it is kept, and told where wakers are woken.
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::error::Error;
+
+/// Something to be told.
+#[derive(Debug)]
+pub(crate) enum Told {
+    /// The first failure.
+    Poisoned(Arc<Error>),
+    /// The idle slot was refused.
+    NoSlot(Error),
+    /// A segment is sealed without its footer.
+    NoFooter(PathBuf, io::Error),
+    /// The zeros behind a sealed segment were not cut.
+    ZerosStay(PathBuf, io::Error),
+    /// The rest of the tail is not filled ahead.
+    NotFilled(Error),
+    /// The next roll makes its spare itself.
+    NoSpare(Error),
+    /// Segments are not filled ahead.
+    NoFillThread(io::Error),
+    /// Files of trimmed segments stay until the next open.
+    NoTrimThread(io::Error),
+    /// Segments are not mapped.
+    NotMapped(PathBuf, io::Error),
+    /// Segments are removed whole.
+    NotCut(PathBuf, io::Error),
+    /// The lock beside maps is gone.
+    MapsUnlocked(io::Error),
+    /// Maps outlive their log, which keeps its lock for them.
+    LockKept,
+}
+
+impl Told {
+    fn tell(self) {
+        match self {
+            Self::Poisoned(e) => {
+                tracing::error!(error = %e, "the log is poisoned until it is opened again");
+            }
+            Self::NoSlot(e) => tracing::debug!(error = %e, "no idle slot"),
+            Self::NoFooter(path, e) => {
+                tracing::warn!(path = %path.display(), error = %e, "no footer");
+            }
+            Self::ZerosStay(path, e) => {
+                tracing::warn!(path = %path.display(), error = %e, "zeros stay");
+            }
+            Self::NotFilled(e) => tracing::debug!(error = %e, "the tail is not filled ahead"),
+            Self::NoSpare(e) => tracing::debug!(error = %e, "no spare is made ahead"),
+            Self::NoFillThread(e) => {
+                tracing::warn!(error = %e, "no thread to fill segments ahead");
+            }
+            Self::NoTrimThread(e) => {
+                tracing::warn!(error = %e, "no thread to remove trimmed segments");
+            }
+            Self::NotMapped(dir, e) => {
+                tracing::debug!(dir = %dir.display(), error = %e, "nothing is mapped");
+            }
+            Self::NotCut(dir, e) => {
+                tracing::debug!(dir = %dir.display(), error = %e, "nothing is cut");
+            }
+            Self::MapsUnlocked(e) => {
+                tracing::warn!(error = %e, "the maps of a log are without a lock");
+            }
+            Self::LockKept => {
+                tracing::error!("the log stays locked as long as payloads of it live");
+            }
+        }
+    }
+}
+
+/// Tells what was kept. The caller holds no lock of the log.
+pub(crate) fn tell(told: Vec<Told>) {
+    for told in told {
+        // On whatever thread settles: the panic of a subscriber is not ours, and there is nobody
+        // left to tell of it.
+        drop(catch_unwind(AssertUnwindSafe(|| told.tell())));
+    }
+}
