@@ -300,6 +300,7 @@ mod tests {
         assert_eq!(io.counts().0, calls);
     }
 
+    #[expect(clippy::unwrap_used, reason = "a test may stop")]
     fn log() -> (MemIo, Log) {
         let io = MemIo::new(Machine::new());
         let options = Options::new().create(CreateMode::IfMissing).background(false);
