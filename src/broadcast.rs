@@ -28,12 +28,15 @@ mod catalogue;
 mod checkpoint;
 mod copies;
 mod core;
+mod ends;
 mod fingerprint;
 mod front;
+mod holds;
 mod jobs;
 mod keys;
 mod kind;
 mod locks;
+mod made;
 mod options;
 mod policy;
 mod refusal;
@@ -59,6 +62,7 @@ use std::time::Duration;
 use oncelog_format::control::{Body, ClockRebase, WindowAccepted};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::log::Holder as LogHolder;
 use crate::lsn::Lsn;
 use crate::store::Store;
 use crate::sync::thread::{self, JoinHandle};
@@ -316,6 +320,20 @@ impl Broadcaster {
         self.inner().pinned(&core, pchannel)
     }
 
+    /// Everything that keeps messages of a pchannel on the disk, the holder of the oldest one first:
+    /// broadcasts whose acks are not durable, jobs that run, cursors, and what is kept anyway;
+    /// `None` where there is no such pchannel.
+    #[must_use]
+    pub fn why_not_trimmed(&self, pchannel: &str) -> Option<Vec<LogHolder>> {
+        self.inner().store.channel(pchannel).map(|channel| channel.holders())
+    }
+
+    /// Everything that keeps records of control on the disk: the checkpoint that a restart may need.
+    #[must_use]
+    pub fn why_control_is_not_trimmed(&self) -> Vec<LogHolder> {
+        self.inner().store.control().why_not_trimmed()
+    }
+
     /// Writes the state into control, reads it back, and drops the records that no restart needs
     /// any more; a broadcaster does so by itself, see [`Options::checkpoint_bytes`]. False when there
     /// was nothing to write behind the last checkpoint.
@@ -394,7 +412,6 @@ impl Broadcaster {
 
 /// A broadcaster whose threads have not started: what control says is taken up.
 fn replayed(mut store: Store, options: Options) -> Result<Arc<Inner>> {
-    use crate::clock::Clock as _;
     let mut types: BTreeMap<String, Arc<dyn MessageType>> = BTreeMap::new();
     types.insert(Noop::NAME.to_owned(), Arc::new(Noop));
     for kind in &options.types {
@@ -422,8 +439,16 @@ fn replayed(mut store: Store, options: Options) -> Result<Arc<Inner>> {
     let mut core = Core::new(state, options.policy.clone());
     core.unchecked_bytes = restored.behind_bytes;
     core.checkpoint_due_bytes = due_bytes(&options, restored.checkpoint.as_ref());
-    take_up(&mut core, store.time().wall_ms());
+    core.stream_bytes = restored.checkpoint.map_or(0, |checkpoint| checkpoint.stream_bytes);
+    if let Err(e) = take_up(&mut core, &store) {
+        if let Err(e) = store.close() {
+            tracing::debug!(error = %e, "a store that is not taken up closes");
+        }
+        return Err(e);
+    }
+    store.begin_retention();
     let scans = store.pchannels().map(|name| (name.to_owned(), Mutex::new(()))).collect();
+    let checkpoints = Mutex::new(Checkpoints::new(store.control(), restored.checkpoint)?);
     let inner = Arc::new(Inner {
         store,
         types,
@@ -434,14 +459,16 @@ fn replayed(mut store: Store, options: Options) -> Result<Arc<Inner>> {
         turned: Condvar::new(),
         waiting: AtomicUsize::new(0),
         scans,
-        checkpoints: Mutex::new(Checkpoints::new(restored.checkpoint)),
+        checkpoints,
     });
     inner.note_policy()?;
     Ok(inner)
 }
 
 /// Takes up what was not done: runs, locks, and the order in which workers look at it.
-fn take_up(core: &mut Core, now_ms: u64) {
+fn take_up(core: &mut Core, store: &Store) -> Result<()> {
+    use crate::clock::Clock as _;
+    let now_ms = store.time().wall_ms();
     let open = core.state.tasks().filter(|(_, task)| task.done.is_none());
     let open: Vec<BroadcastId> = open.map(|(id, _)| id).collect();
     let unseen = Copy::Unresolved;
@@ -461,11 +488,14 @@ fn take_up(core: &mut Core, now_ms: u64) {
             core.due.insert((Duration::ZERO, id));
         }
         core.runs.insert(id, run);
+        holds::hold_again(store, core, id)?;
     }
     let running = core.state.running_jobs();
     let running: Vec<(BroadcastId, Claim)> =
         running.map(|(id, job)| (id, core.claim(&job.accepted, job.made_at_ms))).collect();
     for (id, claim) in running {
         core.locks.seize(Holder::Job(id), claim);
+        holds::hold_plan(store, core, id)?;
     }
+    Ok(())
 }

@@ -17,6 +17,7 @@ use oncelog_format::{EncodeError, frame_len};
 
 use super::core::{Copy, Core, Inner};
 use super::refusal;
+use super::request::Request;
 use crate::channel::{ChannelLog, Outgoing, Position};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lsn::Lsn;
@@ -48,8 +49,16 @@ pub(crate) fn properties(accepted: &Accepted, term: u64, vchannel: &str) -> Resu
     encode().map_err(|e| refusal::invalid("the message does not encode").with_source(e))
 }
 
+/// Bytes of a copy with its frame.
+pub(crate) fn copy_bytes(accepted: &Accepted, term: u64, vchannel: &str) -> Result<u64> {
+    let len = properties(accepted, term, vchannel)?.encoded_len(&accepted.payload);
+    let len = u32::try_from(len.saturating_add(STAMPS_LEN)).unwrap_or(u32::MAX);
+    Ok(frame_len(len))
+}
+
 /// Checks before the acceptance what could only fail behind it: that every copy encodes, and fits.
-pub(crate) fn check(inner: &Inner, core: &Core, accepted: &Accepted) -> Result<()> {
+/// Returns the bytes of the copies on each pchannel.
+pub(crate) fn check(inner: &Inner, core: &Core, accepted: &Accepted) -> Result<Vec<(String, u64)>> {
     let mut batches: HashMap<&str, u64> = HashMap::new();
     for vchannel in &accepted.header.vchannels {
         let channel = inner.channel_of(&core.state, vchannel)?;
@@ -71,7 +80,7 @@ pub(crate) fn check(inner: &Inner, core: &Core, accepted: &Accepted) -> Result<(
             return Err(Error::new(ErrorKind::Limit, message));
         }
     }
-    Ok(())
+    Ok(batches.into_iter().map(|(pchannel, bytes)| (pchannel.to_owned(), bytes)).collect())
 }
 
 /// Where the copies of a task are to go next, by pchannel: which of its vchannels.
@@ -80,11 +89,14 @@ pub(crate) type ByPchannel = Vec<(String, Vec<usize>)>;
 impl Inner {
     /// Opens the channels of a request again where an append had failed: one that stays poisoned
     /// refuses the request before it is accepted.
-    pub(crate) fn probe(&self, vchannels: &[String]) -> Result<()> {
+    pub(crate) fn probe(&self, request: &Request) -> Result<()> {
         let channels: Vec<Arc<dyn ChannelLog>> = {
             let core = self.lock();
             let mut names = BTreeSet::new();
-            for vchannel in vchannels {
+            for vchannel in &request.vchannels {
+                if request.makes_vchannels && core.state.pchannel_of(vchannel).is_none() {
+                    continue;
+                }
                 self.channel_of(&core.state, vchannel)?;
                 names.extend(core.state.pchannel_of(vchannel));
             }
@@ -222,7 +234,7 @@ impl Inner {
                 Ok(Outgoing { properties, payload: &accepted.payload })
             })
             .collect::<Result<Vec<_>>>()?;
-        channel.enqueue(&outgoing)
+        channel.enqueue_promised(&outgoing)
     }
 
     fn note_copies(&self, id: BroadcastId, indexes: &[usize], copy: impl Fn(usize) -> Copy) {

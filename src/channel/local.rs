@@ -5,6 +5,7 @@
 //! and only for a moment, so that readers never wait for appenders.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -13,14 +14,19 @@ use oncelog_format::message::{
     LastConfirmed, MESSAGE_VERSION, Message, Property, TimeTick, Vchannel, Version,
 };
 
+use super::pins::{Pins, pin_within};
 use super::{
-    ChannelLimits, ChannelLog, MessageReader, Outgoing, PendingMessages, Position, StoredMessage,
+    ChannelLimits, ChannelLog, ChannelPin, MessageReader, Outgoing, PendingMessages, Position,
+    StoredMessage,
 };
 use crate::clock::{Clock, LogTime};
 use crate::error::{Error, ErrorKind, Result};
-use crate::log::{Batch, CreateMode, Log, Options, Pending, Reader, RecordKind, RecoveryReport};
+use crate::log::reserve::Use;
+use crate::log::{
+    Batch, CreateMode, Holder, Log, Options, Pending, Reader, RecordKind, RecoveryReport,
+};
 use crate::lsn::Lsn;
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{AtomicU64, Mutex, MutexGuard};
 
 /// A pchannel on a log in a local directory.
 #[derive(Debug)]
@@ -30,6 +36,9 @@ pub struct LocalChannel {
     time: Arc<LogTime>,
     /// The last tick that was given.
     tick: Mutex<TimeTick>,
+    /// Bytes of messages that were promised to come.
+    promised: AtomicU64,
+    pins: Pins,
     open: Mutex<Open>,
 }
 
@@ -38,6 +47,10 @@ struct Open {
     log: Log,
     /// Where the log ended when it was opened, durable by then.
     end: Lsn,
+    /// Why it is not open: an append failed, and no attempt to open it again has succeeded.
+    failed: Option<Arc<Error>>,
+    /// Everybody who needs messages has pinned them.
+    retains: bool,
     closed: bool,
 }
 
@@ -59,25 +72,32 @@ impl LocalChannel {
         let options = options.clone().clock(Arc::<LogTime>::clone(&time));
         let (log, report) = Log::open(dir, &options)?;
         let tick = newest_tick(&log)?;
-        let open = Open { end: log.next_lsn(), log, closed: false };
+        let open = Open { end: log.next_lsn(), log, failed: None, retains: false, closed: false };
         // Reopening must find the log that this was.
         let options = options.create(CreateMode::Never);
         let dir = dir.to_owned();
-        let channel = Self { dir, options, time, tick: Mutex::new(tick), open: Mutex::new(open) };
+        let (tick, open) = (Mutex::new(tick), Mutex::new(open));
+        let (promised, pins) = (AtomicU64::new(0), Pins::default());
+        let channel = Self { dir, options, time, tick, promised, pins, open };
         Ok((channel, report))
     }
 
     fn open_log(&self) -> Result<Log> {
         let open = locked(&self.open);
         if open.closed {
-            return Err(Error::new(ErrorKind::Closed, "the channel was closed"));
+            return Err(closed());
         }
-        Ok(open.log.clone())
+        match &open.failed {
+            Some(cause) => Err(failed(cause)),
+            None => Ok(open.log.clone()),
+        }
     }
-}
 
-impl ChannelLog for LocalChannel {
-    fn enqueue(&self, messages: &[Outgoing<'_>]) -> Result<Box<dyn PendingMessages>> {
+    fn enqueue_as(
+        &self,
+        messages: &[Outgoing<'_>],
+        usage: Use,
+    ) -> Result<Box<dyn PendingMessages>> {
         let mut drafts = messages.iter().map(Draft::new).collect::<Result<Vec<_>>>()?;
         let mut last = locked(&self.tick);
         let log = self.open_log()?;
@@ -95,9 +115,81 @@ impl ChannelLog for LocalChannel {
         }
         let records: Vec<&[u8]> = drafts.iter().map(|draft| draft.record.as_slice()).collect();
         let batch = Batch { kind: RecordKind::MESSAGE, records: &records };
-        let pending = log.enqueue(batch)?;
+        let pending = log.enqueue_as(batch, usage)?;
         *last = tick;
         Ok(Box::new(LocalPending { pending, ticks }))
+    }
+
+    /// Puts another log in the place of the one that failed.
+    fn replace(&self, log: Log) -> Result<()> {
+        let mut pins = self.pins.lock();
+        pins.renew(&log)?;
+        let mut open = locked(&self.open);
+        if open.closed {
+            drop(open);
+            drop(pins);
+            return log.close();
+        }
+        if open.retains {
+            log.begin_retention();
+        }
+        open.end = log.next_lsn().max(open.end);
+        (open.log, open.failed) = (log, None);
+        Ok(())
+    }
+}
+
+fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "the channel was closed")
+}
+
+fn failed(cause: &Arc<Error>) -> Error {
+    let what = "an append failed, and the channel could not be opened again";
+    Error::new(ErrorKind::Poisoned, what).with_shared_source(Arc::clone(cause))
+}
+
+impl ChannelLog for LocalChannel {
+    fn enqueue(&self, messages: &[Outgoing<'_>]) -> Result<Box<dyn PendingMessages>> {
+        self.enqueue_as(messages, Use::New(self.promised.load(Ordering::SeqCst)))
+    }
+
+    fn enqueue_promised(&self, messages: &[Outgoing<'_>]) -> Result<Box<dyn PendingMessages>> {
+        self.enqueue_as(messages, Use::Ending(0))
+    }
+
+    fn promise(&self, bytes: u64) -> Result<()> {
+        self.open_log()?.promise(bytes)?;
+        self.promised.store(bytes, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn pin(&self, name: &str, from: Option<Lsn>) -> Result<ChannelPin> {
+        let mut table = self.pins.lock();
+        let log = self.open_log()?;
+        let pinned = match from {
+            Some(lsn) => pin_within(&log, name, lsn)?,
+            None => loop {
+                log.check_open()?;
+                let end = self.end();
+                match log.pin(name, end) {
+                    // Others have appended since, and retention was faster.
+                    Err(e) if e.kind() == ErrorKind::Trimmed => {}
+                    pin => break (end, pin?),
+                }
+            },
+        };
+        let lsn = pinned.0;
+        Ok(ChannelPin::new(lsn, self.pins.hold(&mut table, name, pinned)))
+    }
+
+    fn holders(&self) -> Vec<Holder> {
+        locked(&self.open).log.why_not_trimmed()
+    }
+
+    fn begin_retention(&self) {
+        let mut open = locked(&self.open);
+        open.retains = true;
+        open.log.begin_retention();
     }
 
     fn end(&self) -> Lsn {
@@ -134,11 +226,20 @@ impl ChannelLog for LocalChannel {
     fn reopen(&self) -> Result<()> {
         // Nobody stamps meanwhile.
         let mut last = locked(&self.tick);
-        let log = self.open_log()?;
-        match log.check_open() {
-            Ok(()) => return Ok(()),
-            Err(e) => tracing::info!(error = %e, dir = %self.dir.display(), "a channel reopens"),
-        }
+        let log = {
+            let mut open = locked(&self.open);
+            if open.closed {
+                return Err(closed());
+            }
+            match open.log.check_open() {
+                Ok(()) => return Ok(()),
+                // The first one stays: what a log says that was closed tells nothing.
+                Err(e) if open.failed.is_none() => open.failed = Some(Arc::new(e)),
+                Err(_) => {}
+            }
+            open.log.clone()
+        };
+        tracing::info!(dir = %self.dir.display(), "a channel reopens");
         // Frees the directory for the next open. What a poisoned log says of its close was known.
         if let Err(e) = log.close() {
             tracing::debug!(error = %e, "a poisoned channel closes");
@@ -146,24 +247,17 @@ impl ChannelLog for LocalChannel {
         let (log, _) = Log::open(&self.dir, &self.options)?;
         // Ticks of batches that are lost are not given again.
         *last = newest_tick(&log)?.max(*last);
-        let mut open = locked(&self.open);
-        let end = log.next_lsn().max(open.end);
-        let closed = open.closed;
-        if !closed {
-            *open = Open { log, end, closed };
-            return Ok(());
-        }
-        drop(open);
-        log.close()
+        self.replace(log)
     }
 
     fn close(&self) -> Result<()> {
-        let log = {
+        let (log, cause) = {
             let mut open = locked(&self.open);
-            open.closed = true;
-            open.log.clone()
+            let was_closed = std::mem::replace(&mut open.closed, true);
+            (open.log.clone(), open.failed.clone().filter(|_| !was_closed))
         };
-        log.close()
+        let closed = log.close();
+        cause.map_or(closed, |cause| Err(failed(&cause)))
     }
 }
 

@@ -6,7 +6,10 @@ pub(crate) mod desk;
 mod front;
 mod history;
 mod jobs;
+mod made;
+pub(crate) mod pins;
 pub(crate) mod retention;
+pub(crate) mod space;
 mod store;
 mod waits;
 
