@@ -71,6 +71,8 @@ pub enum Bug {
     SyncErrorTaken,
     /// Opening writes unproven frames again without dropping them from the cache.
     CacheKept,
+    /// Opening takes the oldest LSN that one slot states for durable.
+    TrimTakenAsFound,
     /// The checksums of a frame do not cover its length.
     CrcWithoutLength,
     /// Zeros read as an empty record.
@@ -117,7 +119,7 @@ pub enum Bug {
 
 impl Bug {
     /// The bugs of the log.
-    pub const LOG: [Self; 29] = [
+    pub const LOG: [Self; 30] = [
         Self::NoDirSync,
         Self::AckBeforeSync,
         Self::AppendBehindTorn,
@@ -145,6 +147,7 @@ impl Bug {
         Self::LeftoversUnstated,
         Self::PoisonForgotten,
         Self::CacheKept,
+        Self::TrimTakenAsFound,
         Self::CursorBeforeSync,
         Self::PinIgnored,
     ];

@@ -205,6 +205,21 @@ impl SegmentFacts {
         newest(&self.slots)
     }
 
+    /// Whether the newest slot alone states the oldest LSN. That is so between the two writes of a
+    /// trim, and when the first of them failed: it may be in the cache and not on the disk, and
+    /// nothing was removed for it.
+    pub(crate) fn is_trim_unproven(&self) -> bool {
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::TrimTakenAsFound) {
+            return false;
+        }
+        self.newest_slot().is_some_and(|newest| {
+            let is_other = |slot: &&Slot| slot.counter != newest.counter;
+            let other = self.valid_slots().find(is_other).map_or(1, |slot| slot.oldest_lsn);
+            newest.counter > 1 && other < newest.oldest_lsn
+        })
+    }
+
     pub(crate) fn valid_slots(&self) -> impl Iterator<Item = &Slot> {
         self.slots.iter().filter_map(|slot| match slot {
             SlotFacts::Valid(slot) => Some(slot),

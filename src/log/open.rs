@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use oncelog_format::limits::{FRAMES_OFFSET, SEGMENT_BYTES_MAX};
 use oncelog_format::segment::MINOR;
-use oncelog_format::{FrameHeader, Owner, Place, SegmentHeader, Uuid};
+use oncelog_format::{FrameHeader, Owner, Place, SegmentHeader, Slot, Uuid};
 
 use super::dir::{self, DirLock};
 use super::fill::{Filling, Plan};
@@ -208,7 +208,7 @@ fn resume(
     Ok((shared, report))
 }
 
-/// The tail, opened, with no record in it that is not durable.
+/// The tail, opened, with no record in it that is not durable, and no trim.
 ///
 /// What a failed sync left in the cache says nothing of the disk, and it is not enough to write it
 /// again: ext4 takes a block that it failed to write for written as long as it is cached, and after
@@ -227,7 +227,7 @@ fn prove(path: &Path, options: &Options, survey: Survey) -> Result<(Arc<dyn IoFi
         let dropped = file.evict(from..u64::MAX);
         dropped.map_err(|e| Error::io("cannot drop the segment from the cache", &tail, e))
     };
-    if survey.last <= survey.proven {
+    if survey.last <= survey.proven && !segment.facts.is_trim_unproven() {
         // Zeros that a failed sync left look as any.
         if judged.state == TailState::Clean {
             evict(segment.end)?;
@@ -242,6 +242,9 @@ fn prove(path: &Path, options: &Options, survey: Survey) -> Result<(Arc<dyn IoFi
     let (segment, judged) = tail_of(path, &survey)?;
     if survey.last > survey.proven {
         rewrite(&*file, segment, &judged.entries, survey.proven)?;
+    }
+    if segment.facts.is_trim_unproven() {
+        state_again(&*file, segment)?;
     }
     Ok((file, survey))
 }
@@ -359,6 +362,18 @@ fn rewrite(
         file.sync()
     };
     again().map_err(|e| Error::io("cannot write unproven records again", path, e))
+}
+
+/// Writes the newest slot again, same bytes, same place, and syncs: who is told of an oldest LSN
+/// may rely on it.
+fn state_again(file: &dyn IoFile, segment: &Segment) -> Result<()> {
+    let Some(slot) = segment.facts.newest_slot() else { return Ok(()) };
+    let offset = Slot::offset_of(slot.index());
+    let again = file.write_all_at(&slot.encode(), offset).and_then(|()| file.sync());
+    again.map_err(|e| {
+        let path = &segment.facts.path;
+        Error::io("cannot write an unproven trim again", path, e).at_offset(offset)
+    })
 }
 
 /// Offset of the frame behind that of `lsn`; the frames were found valid before.

@@ -243,7 +243,9 @@ fn on_disk(name: &str, part: impl Fn(&Path)) {
             let disk = Disk::make(&stage, EXT4);
             part(disk.root());
         }
-        None if missing().is_some() => child::skip(name, missing().unwrap_or_default()),
+        None if missing().is_some() => {
+            child::skip("call of the system", missing().unwrap_or_default());
+        }
         None if disk::missing(EXT4).is_some() => part(child::home().path()),
         None => disk::on_stage(name, "strace"),
     }
@@ -406,7 +408,7 @@ fn every_call_of_the_system_is_one_of_the_seam() {
         return work(&PathBuf::from(std::env::var_os(DIR).unwrap()));
     }
     if let Some(reason) = missing() {
-        return child::skip("the calls of the system and of the seam", reason);
+        return child::skip("calls of the system, each of them one of the seam", reason);
     }
     let home = tempfile::tempdir().unwrap();
     let (dir, out) = (home.path().join("log"), home.path().join("trace"));

@@ -376,7 +376,7 @@ fn play(name: &str, kind: Kind, change: u32, release: u32) {
     if child::part().is_some() {
         cut_often(kind, if is_release() { of_release(release.into()) } else { change });
     } else if let Some(reason) = disk::missing(kind) {
-        child::skip(&format!("power cuts of {}", kind.name), &reason);
+        child::skip(&format!("cuts of {}", kind.name), &reason);
     } else {
         disk::on_stage(name, kind.name);
     }

@@ -141,8 +141,8 @@ impl Oracle {
         self.check_records(log, oldest, last)?;
         self.history.truncate(count_of(last));
         (self.promised, self.written) = (last, last);
-        // A trim that did not return may be found by one opening and be gone by the next: nothing
-        // was removed for it.
+        // Whether a trim that did not return holds, the first opening behind it decides.
+        self.oldest = (oldest, oldest);
         self.created = true;
         Ok(())
     }

@@ -9,6 +9,7 @@ use oncelog::io::{Io as _, OpenHow};
 use oncelog::testing::{CallKind, EIO, ENOSPC, Fault, MemIo, Which};
 use oncelog::{ErrorKind, HolderKind, Log, LogView, Severity};
 
+use super::cursors::lost;
 use super::{files, fill, memory};
 use crate::log::{lsn, open, options, place, read};
 
@@ -155,6 +156,41 @@ fn a_trim_on_a_disk_that_refuses_its_slots_drops_nothing() {
     log.trim(lsn(12)).unwrap();
     while log.remove_step().unwrap() {}
     assert_eq!(files(&io).len(), 1);
+}
+
+/// After a failed sync the cache may show a slot that the disk lacks.
+#[test]
+fn whether_a_trim_whose_sync_failed_holds_is_decided_by_the_first_open() {
+    let mut seen = [0; 2];
+    for nth in 1..=2 {
+        for seed in 0..100 {
+            let (io, options) = memory();
+            let (log, _) = Log::open("/log", &options).unwrap();
+            fill(&log, 4);
+            io.seed(seed);
+            io.arm(Which::Kind(CallKind::Sync), nth, 1, Fault::Error(EIO));
+            log.trim(lsn(3)).unwrap_err();
+            drop(log);
+            let io = MemIo::new(io.machine());
+            let open = |io: &MemIo| Log::open("/log", &options.clone().io(Arc::new(io.clone())));
+            let (log, report) = open(&io).unwrap();
+            let told = report.oldest_lsn;
+            assert!([lsn(1), lsn(3)].contains(&told));
+            seen[usize::from(told == lsn(3))] += 1;
+            io.kill();
+            drop(log);
+            for io in [lost(&io), MemIo::new(io.machine())] {
+                let (log, report) = open(&io).unwrap();
+                assert_eq!(report.oldest_lsn, told, "sync {nth}, seed {seed}");
+                log.append(b"more").unwrap();
+                io.kill();
+                drop(log);
+                let io = MemIo::new(io.machine());
+                assert_eq!(open(&io).unwrap().1.oldest_lsn, told, "sync {nth}, seed {seed}");
+            }
+        }
+    }
+    assert!(seen[0] > 0 && seen[1] > 0, "{seen:?}");
 }
 
 /// A view looks once and reads later: what was cut or went meanwhile is a gap that has a name.
