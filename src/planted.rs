@@ -91,8 +91,6 @@ pub enum Bug {
     BareTailWritten,
     /// A cut batch leaves a clean end.
     CutBatchIsClean,
-    /// What a trim left is removed without stating the trim again.
-    LeftoversUnstated,
     /// An append is admitted although an earlier write or sync failed.
     PoisonForgotten,
     /// Raft is told of an append once it is in the buffer.
@@ -119,7 +117,7 @@ pub enum Bug {
 
 impl Bug {
     /// The bugs of the log.
-    pub const LOG: [Self; 30] = [
+    pub const LOG: [Self; 29] = [
         Self::NoDirSync,
         Self::AckBeforeSync,
         Self::AppendBehindTorn,
@@ -144,7 +142,6 @@ impl Bug {
         Self::LagInBatch,
         Self::BareTailWritten,
         Self::CutBatchIsClean,
-        Self::LeftoversUnstated,
         Self::PoisonForgotten,
         Self::CacheKept,
         Self::TrimTakenAsFound,

@@ -15,6 +15,7 @@ use super::writer::{Gate, Guard, Shared, WRITE_BYTES, now};
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// What there is to do.
+#[derive(Debug, PartialEq, Eq)]
 enum Work {
     Write,
     Sync,
@@ -82,20 +83,27 @@ fn next(gate: &Gate, now: Duration, since: Duration) -> Work {
     if gate.sync_wanted.min(gate.last_lsn()) > gate.durable.lsn {
         return Work::Sync;
     }
-    if !gate.queue.is_empty() || unsynced {
-        let time = left(gate.queued_at);
-        return match (time, gate.queue.len()) {
-            (Duration::ZERO, _) if unsynced => Work::Sync,
-            (Duration::ZERO, 1..) => Work::Write,
-            (_, WRITE_BYTES..) => Work::Write,
-            _ => Work::Rest(time),
-        };
+    let to_write = (!gate.queue.is_empty()).then(|| left(gate.queued_at));
+    let to_sync = unsynced.then(|| left(gate.sync_due_at));
+    if let Some(work) = due(to_write, gate.queue.len(), to_sync) {
+        return work;
     }
     if gate.slot_is_due() {
         let time = left(since);
         return if time.is_zero() { Work::Slot } else { Work::Rest(time) };
     }
     Work::Park
+}
+
+/// What there is to do with what waits to be written, so many bytes, and to be synced; each has so
+/// much time left. A sync is due however often what is buffered was written meanwhile.
+fn due(to_write: Option<Duration>, len: usize, to_sync: Option<Duration>) -> Option<Work> {
+    let time = to_write.into_iter().chain(to_sync).min()?;
+    Some(match (time, len) {
+        (Duration::ZERO, _) if to_sync.is_some() => Work::Sync,
+        (Duration::ZERO, _) | (_, WRITE_BYTES..) => Work::Write,
+        _ => Work::Rest(time),
+    })
 }
 
 impl Shared {
@@ -118,5 +126,29 @@ impl Shared {
             Err(Fault::Final(e)) => gate.set_poison(e),
         }
         self.settle(gate)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sync_is_due_in_its_time_however_often_the_buffer_was_written() {
+        let ms = Duration::from_millis;
+        let check = |to_write: Option<u64>, len, to_sync: Option<u64>, expected| {
+            assert_eq!(due(to_write.map(ms), len, to_sync.map(ms)), expected);
+        };
+        check(None, 0, None, None);
+        check(Some(7), 100, None, Some(Work::Rest(ms(7))));
+        check(Some(0), 100, None, Some(Work::Write));
+        check(Some(7), WRITE_BYTES, None, Some(Work::Write));
+        check(None, 0, Some(3), Some(Work::Rest(ms(3))));
+        check(None, 0, Some(0), Some(Work::Sync));
+        // The buffer was written a moment ago, and holds more.
+        check(Some(10), 100, Some(3), Some(Work::Rest(ms(3))));
+        check(Some(10), 100, Some(0), Some(Work::Sync));
+        check(Some(10), WRITE_BYTES, Some(0), Some(Work::Sync));
+        check(Some(0), 100, Some(3), Some(Work::Sync));
     }
 }

@@ -12,13 +12,13 @@ mod file;
 
 use std::sync::{Arc, PoisonError};
 
-use oncelog_format::limits::{CURSOR_COUNT_MAX, CURSOR_NAME_LEN_MAX};
+use oncelog_format::limits::CURSOR_NAME_LEN_MAX;
 use oncelog_format::{CursorCopy, Uuid};
 
 pub(crate) use self::file::{CursorFacts, CursorFile, Stand};
 use super::Log;
 use super::dir::Fault;
-use super::pins::{HolderKind, check_below_end};
+use super::pins::{HolderKind, PlaceOf, check_below_end};
 use super::writer::{Gate, Guard, Shared};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lsn::Lsn;
@@ -94,7 +94,8 @@ impl Cursor {
     ///
     /// # Errors
     ///
-    /// As [`Cursor::advance`]; the cursor is still there then.
+    /// As [`Cursor::advance`]: after any but `OutcomeUnknown` the cursor still holds its records for
+    /// this log, but the next open may find it gone, unless [`Log::cursor`] is asked for it again.
     ///
     /// # Durability
     ///
@@ -112,9 +113,9 @@ impl Log {
     ///
     /// `InvalidInput` for no name; `Limit` for a name that is too long, or one cursor too many;
     /// `StoreFull` when there is no space for the first one; `Corrupt` when the file of the cursors
-    /// is damaged; `Io`, `Poisoned`, `Closed`. `OutcomeUnknown` when a sync failed, or when one of
-    /// the two copies of a new cursor was refused: the log has no such cursor until it is asked
-    /// for again, but the next open may find it.
+    /// is damaged; `Io`, `Poisoned`, `Closed`. `OutcomeUnknown` when a sync failed. After an error
+    /// of the system the log has no such cursor until it is asked for again, but the next open may
+    /// find it.
     ///
     /// # Durability
     ///
@@ -152,7 +153,21 @@ impl Shared {
             self.make_cursor_file(file)?;
             file = self.cursor_file();
         }
-        let Some((free, uuid)) = place_of(&self.gate(), name)? else { return Ok(()) };
+        let (free, uuid) = {
+            let gate = self.gate();
+            gate.check_open()?;
+            gate.holds.check_cursors()?;
+            match gate.holds.place_of(name)? {
+                PlaceOf::Sure => return Ok(()),
+                PlaceOf::Unsure(stand) => {
+                    let uuid = gate.header.uuid;
+                    drop(gate);
+                    return self.put_again(file, name, &stand, uuid);
+                }
+                PlaceOf::Free(stand) => (stand, gate.header.uuid),
+            }
+        };
+        self.state_oldest()?;
         // From here on nothing goes that the cursor will hold.
         let pin = loop {
             let oldest = Lsn::at_least_first(self.gate().oldest);
@@ -168,14 +183,34 @@ impl Shared {
             file.put(&first.copy(name), uuid)?;
             file.sync()?;
             let second = first.moved(lsn)?;
-            file.put(&second.copy(name), uuid).map_err(half_made)?;
+            file.put(&second.copy(name), uuid)?;
             file.sync()?;
             Ok(second)
         };
         let made = make();
+        if let Err(Fault::Refused(_)) = made {
+            self.gate().holds.begun.insert(name.to_owned(), free.clone());
+        }
         let (_file, mut gate, stand) = self.settle_cursors(file, made)?;
+        gate.holds.begun.remove(name);
         gate.holds.removed.remove(&stand.index);
         gate.holds.wanted.remove(name);
+        gate.holds.cursors.insert(name.to_owned(), stand);
+        drop(gate);
+        Ok(())
+    }
+
+    /// Writes a cursor where it stands, over a copy that was refused and may be there all the same.
+    fn put_again(&self, file: FileGuard<'_>, name: &str, at: &Stand, uuid: Uuid) -> Result<()> {
+        let put = || {
+            let stand = at.moved(at.lsn)?;
+            file.put(&stand.copy(name), uuid)?;
+            file.sync()?;
+            Ok(stand)
+        };
+        let done = put();
+        let (_file, mut gate, stand) = self.settle_cursors(file, done)?;
+        gate.holds.unsure.remove(name);
         gate.holds.cursors.insert(name.to_owned(), stand);
         drop(gate);
         Ok(())
@@ -258,6 +293,9 @@ impl Shared {
         };
         let written = write();
         let (_file, mut gate, moved) = self.settle_cursors(file, written)?;
+        for (name, _) in &moved {
+            gate.holds.unsure.remove(name);
+        }
         gate.holds.cursors.extend(moved);
         self.loosen(&mut gate);
         Ok(())
@@ -277,10 +315,14 @@ impl Shared {
             Ok(stand)
         };
         let removed = remove();
+        if let Err(Fault::Refused(_)) = removed {
+            self.gate().holds.unsure.insert(name.to_owned());
+        }
         let (_file, mut gate, stand) = self.settle_cursors(file, removed)?;
         gate.holds.cursors.remove(name);
         // Who wanted it to move is refused: one that is made later must not go there.
         gate.holds.wanted.remove(name);
+        gate.holds.unsure.remove(name);
         gate.holds.removed.insert(stand.index, stand.counter);
         self.loosen(&mut gate);
         Ok(())
@@ -343,30 +385,8 @@ fn check_forward(gate: &Gate, name: &str, lsn: u64) -> Result<()> {
     Ok(())
 }
 
-/// A place for a cursor that is to be made, and the identity of the log; `None` when it is there.
-fn place_of(gate: &Gate, name: &str) -> Result<Option<(Stand, Uuid)>> {
-    gate.check_open()?;
-    gate.holds.check_cursors()?;
-    if gate.holds.cursors.contains_key(name) {
-        return Ok(None);
-    }
-    let is_free = |index: &u32| !gate.holds.cursors.values().any(|stand| stand.index == *index);
-    let Some(index) = (0..CURSOR_COUNT_MAX).find(is_free) else {
-        let what = format!("a log has {CURSOR_COUNT_MAX} cursors at most");
-        return Err(Error::new(ErrorKind::Limit, what));
-    };
-    let counter = gate.holds.removed.get(&index).copied().unwrap_or(0);
-    Ok(Some((Stand { index, counter, lsn: CursorCopy::REMOVED }, gate.header.uuid)))
-}
-
 pub(super) fn gone(name: &str) -> Error {
     Error::new(ErrorKind::InvalidInput, format!("there is no cursor {name:?}"))
-}
-
-/// The first copy of a cursor is durable, and the second one was refused.
-fn half_made(fault: Fault) -> Fault {
-    let what = "one of the two copies of the cursor was written: the next open may find it";
-    Fault::Refused(Error::new(ErrorKind::OutcomeUnknown, what).with_source(fault.into_error()))
 }
 
 fn unknown(cause: &Arc<Error>) -> Error {

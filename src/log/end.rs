@@ -87,8 +87,10 @@ impl Shared {
         gate.tail = Some(tail);
         let done = match both {
             Ok(()) => Ok(gate.let_go()),
-            Err(Fault::Refused(e)) => Err(e),
-            Err(Fault::Final(e)) => {
+            Err(Fault::Refused(e)) if e.kind() == ErrorKind::StoreFull => Err(e),
+            // Whether the disk has it is not known, and a device that refuses a block that it has
+            // taken before is not asked twice.
+            Err(Fault::Refused(e) | Fault::Final(e)) => {
                 gate.set_poison(e);
                 gate.check_open().map(|()| Dropped::default())
             }
@@ -105,6 +107,31 @@ impl Shared {
         drop(gate);
         while self.remove_step() {}
         self.gate()
+    }
+
+    /// Has a durable slot state the oldest LSN, where a trim that was refused may stand in one: for
+    /// somebody who is to be told that nothing below what he needs goes.
+    pub(crate) fn state_oldest(&self) -> Result<()> {
+        let (mut gate, tail) = self.take_tail(self.gate());
+        if !tail.refused || gate.check_open().is_err() {
+            gate.tail = Some(tail);
+            drop(self.settle(gate));
+            return Ok(());
+        }
+        let (durable, oldest) = (gate.stated_by_slot(), gate.oldest);
+        let write = |tail: &mut Tail| tail.write_slot_synced(durable, oldest);
+        let (mut gate, tail, stated) = self.with_tail(gate, tail, write);
+        gate.tail = Some(tail);
+        let done = match stated {
+            Ok(()) => Ok(()),
+            Err(Fault::Refused(e)) => Err(e),
+            Err(Fault::Final(e)) => {
+                gate.set_poison(e);
+                gate.check_open()
+            }
+        };
+        drop(self.settle(gate));
+        done
     }
 
     /// Syncs what was appended, has a slot say so, and refuses everything from here on. The lock

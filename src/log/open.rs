@@ -160,6 +160,7 @@ fn resume(
         found: slot,
         slot_dirty: false,
         stated: None,
+        refused: false,
     };
     let end = Mark { lsn: segment.last, offset: segment.end };
     let tally = segment.tally.with_entries(judged.entries.clone());
@@ -204,7 +205,7 @@ fn resume(
             lock.identify(Owner::Log, uuid)?;
         }
     }
-    shared.release_leftovers()?;
+    shared.release_leftovers();
     Ok((shared, report))
 }
 
@@ -304,6 +305,7 @@ fn gate(tail: Tail, end: Mark, tally: Tally, segments: Vec<SegmentRef>) -> Gate 
         token: 0,
         sync_wanted: 0,
         sync_due: 0,
+        sync_due_at: Duration::ZERO,
         #[cfg(planted)]
         reused: false,
     }
@@ -400,31 +402,12 @@ fn offset_behind(
 }
 
 impl Shared {
-    /// Lets go of what a trim left, after the trim was written in a slot again: it was read from
-    /// the cache, and may not be on the disk. A bare tail takes no slot, so leftovers wait for its
-    /// roll.
-    fn release_leftovers(&self) -> Result<()> {
-        let gate = self.gate();
-        let bare = gate.tail.as_ref().is_none_or(|tail| tail.bare);
-        if !gate.removal.has_waiting() || bare {
-            return Ok(());
+    /// Lets go of what a trim left, which [`prove`] has made durable. The name of a bare tail is
+    /// not, and with it what only its slot states: leftovers wait for its roll.
+    fn release_leftovers(&self) {
+        let mut gate = self.gate();
+        if gate.tail.as_ref().is_some_and(|tail| !tail.bare) {
+            gate.removal.release(std::iter::empty());
         }
-        let (gate, tail) = self.take_tail(gate);
-        let (durable, oldest) = (gate.stated_by_slot(), gate.oldest);
-        let (mut gate, tail, stated) = self.with_tail(gate, tail, |tail| {
-            #[cfg(planted)]
-            if crate::planted::is_active(crate::planted::Bug::LeftoversUnstated) {
-                return Ok(());
-            }
-            tail.write_slot_synced(durable, oldest)
-        });
-        gate.tail = Some(tail);
-        match stated {
-            Ok(()) => gate.removal.release(std::iter::empty()),
-            // No space for a slot: they stay. Opening needs no free byte.
-            Err(dir::Fault::Refused(e)) if e.kind() == ErrorKind::StoreFull => {}
-            Err(fault) => return Err(fault.into_error()),
-        }
-        Ok(())
     }
 }

@@ -4,9 +4,12 @@
 //! cursor. A trim refuses to drop a record that is held, and says by whom: it never does less than
 //! it was asked for without saying so.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
+
+use oncelog_format::CursorCopy;
+use oncelog_format::limits::CURSOR_COUNT_MAX;
 
 use super::cursors::{CursorFacts, Stand, gone};
 use super::finding::Finding;
@@ -97,10 +100,26 @@ pub(crate) struct Holds {
     pub(crate) removed: BTreeMap<u32, u64>,
     /// Where callers want cursors to stand.
     pub(crate) wanted: BTreeMap<String, u64>,
+    /// Cursors whose removal was refused: the file may say that they are gone.
+    pub(crate) unsure: BTreeSet<String>,
+    /// Places where a cursor was being made that is not one yet: the file may have it there, so
+    /// that its name goes nowhere else, and no other name there.
+    pub(crate) begun: BTreeMap<String, Stand>,
     /// Why it is not known where cursors stand.
     damage: Option<Finding>,
     /// Where the trim goes whose slots are being written; 0 when there is none.
     trimming: u64,
+}
+
+/// Where a cursor is in the file.
+#[derive(Debug)]
+pub(crate) enum PlaceOf {
+    /// It is there.
+    Sure,
+    /// It stands there, and the file may say that it is gone.
+    Unsure(Stand),
+    /// It is not; here it may be made.
+    Free(Stand),
 }
 
 impl Holds {
@@ -109,6 +128,27 @@ impl Holds {
         let mut holds = Self::default();
         holds.take_cursors(facts);
         holds
+    }
+
+    /// Where a cursor of this name is, or may be made.
+    pub(crate) fn place_of(&self, name: &str) -> Result<PlaceOf> {
+        if let Some(stand) = self.cursors.get(name) {
+            let unsure = self.unsure.contains(name);
+            return Ok(if unsure { PlaceOf::Unsure(stand.clone()) } else { PlaceOf::Sure });
+        }
+        if let Some(stand) = self.begun.get(name) {
+            return Ok(PlaceOf::Free(stand.clone()));
+        }
+        let is_free = |index: &u32| {
+            let mut taken = self.cursors.values().chain(self.begun.values());
+            !taken.any(|stand| stand.index == *index)
+        };
+        let Some(index) = (0..CURSOR_COUNT_MAX).find(is_free) else {
+            let what = format!("a log has {CURSOR_COUNT_MAX} cursors at most");
+            return Err(Error::new(ErrorKind::Limit, what));
+        };
+        let counter = self.removed.get(&index).copied().unwrap_or(0);
+        Ok(PlaceOf::Free(Stand { index, counter, lsn: CursorCopy::REMOVED }))
     }
 
     /// Where the cursors stand is what a reading of their file says, and nothing read before.

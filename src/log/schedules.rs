@@ -72,7 +72,7 @@ impl Play {
 
     /// Fails unless a power loss now leaves every record up to this one.
     fn check_durable(&self, lsn: Lsn) {
-        let view = LogView::open(DIR, Arc::new(MemIo::new(self.io.certain()))).unwrap();
+        let view = LogView::open_unshared(DIR, Arc::new(MemIo::new(self.io.certain()))).unwrap();
         let mut reader = view.reader(None).unwrap();
         let mut next = view.oldest_lsn();
         while next <= lsn {

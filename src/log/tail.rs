@@ -41,6 +41,8 @@ pub(crate) struct Tail {
     pub(crate) slot_dirty: bool,
     /// Durable and oldest LSN of the last slot that this process wrote; durable with the next sync.
     pub(crate) stated: Option<(u64, u64)>,
+    /// A slot was refused, and none that was written in its place is known to be durable.
+    pub(crate) refused: bool,
 }
 
 impl Tail {
@@ -58,6 +60,7 @@ impl Tail {
             found: None,
             slot_dirty: false,
             stated: Some((durable, oldest_lsn)),
+            refused: false,
         }
     }
 
@@ -89,6 +92,7 @@ impl Tail {
         };
         synced.map_err(|e| Error::io("cannot sync the segment", &self.path, e))?;
         self.slot_dirty = false;
+        self.refused &= self.stated.is_none();
         Ok(())
     }
 
@@ -157,6 +161,8 @@ impl Tail {
         self.slot_dirty = true;
         let written = self.file.write_all_at(&slot.encode(), offset);
         written.map_err(|e| {
+            // It may stand there all the same, and nothing may rely on that it does not.
+            (self.stated, self.refused) = (None, true);
             Fault::Refused(refusal("cannot write a slot", &self.path, e).at_offset(offset))
         })
     }

@@ -147,6 +147,8 @@ pub(crate) struct Gate {
     pub(crate) sync_wanted: u64,
     /// Appends up to this LSN are to be synced although nobody waits yet.
     pub(crate) sync_due: u64,
+    /// When the first of them came.
+    pub(crate) sync_due_at: Duration,
     pub(crate) fill: Filling,
     /// What is kept for batches that end work.
     pub(crate) kept: Kept,
@@ -387,6 +389,9 @@ impl Shared {
         assert!(gate.next_lsn.checked_sub(first) == Some(count), "every record takes one LSN");
         gate.stats.count_batch(count, gate.end.saturating_sub(from));
         if sync {
+            if gate.sync_due <= gate.durable.lsn {
+                gate.sync_due_at = now();
+            }
             gate.sync_due = gate.last_lsn();
         }
         gate.fill.begun = true;

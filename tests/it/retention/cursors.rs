@@ -181,22 +181,89 @@ fn a_disk_without_space_for_the_first_cursor_refuses_it_and_a_later_one_is_made(
     }
 }
 
+/// What was refused may stand in the file all the same: the name goes nowhere else.
 #[test]
-fn a_cursor_of_which_one_copy_was_written_is_unknown_and_made_whole_when_asked_for_again() {
+fn a_cursor_whose_making_was_refused_is_made_where_it_was_begun() {
+    for nth in 1..=2 {
+        for seed in 0..16 {
+            let (io, options, log) = filled();
+            let first = log.cursor("first").unwrap();
+            io.seed(seed);
+            io.arm(Which::Kind(CallKind::Write), nth, 1, Fault::Error(EIO));
+            assert_eq!(log.cursor("c").unwrap_err().kind(), ErrorKind::Io);
+            io.disarm();
+            first.remove().unwrap();
+            log.trim(lsn(4)).unwrap();
+            log.cursor("other").unwrap();
+            let cursor = log.cursor("c").unwrap();
+            assert_eq!(cursor.lsn().unwrap(), lsn(4));
+            cursor.advance(lsn(5)).unwrap();
+            let expected = [("other".to_owned(), 4), ("c".to_owned(), 5)];
+            assert_eq!(seen(&lost(&io)), expected, "write {nth}, seed {seed}");
+            drop(log);
+            let (log, _) = Log::open("/log", &options).unwrap();
+            log.cursor("other").unwrap().remove().unwrap();
+            log.trim(lsn(5)).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_cursor_whose_removal_was_refused_is_there_when_it_is_asked_for_again() {
+    for seed in 0..16 {
+        let (io, _options, log) = filled();
+        let cursor = log.cursor("c").unwrap();
+        cursor.advance(lsn(5)).unwrap();
+        io.seed(seed);
+        io.arm(Which::Kind(CallKind::Write), 1, 1, Fault::Error(EIO));
+        assert_eq!(cursor.remove().unwrap_err().kind(), ErrorKind::Io);
+        assert_eq!(log.trim(lsn(6)).unwrap_err().kind(), ErrorKind::Pinned);
+        log.cursor("other").unwrap();
+        assert_eq!(log.cursor("c").unwrap().lsn().unwrap(), lsn(5));
+        let expected = [("other".to_owned(), 1), ("c".to_owned(), 5)];
+        for io in [MemIo::new(io.machine()), lost(&io)] {
+            assert_eq!(seen(&io), expected, "seed {seed}");
+        }
+    }
+}
+
+/// A slot that was refused may stand there all the same, and count at the next open.
+#[test]
+fn a_cursor_that_is_made_behind_a_refused_trim_keeps_its_records() {
+    for closed in [false, true] {
+        for seed in 0..32 {
+            let (io, options, log) = filled();
+            log.sync().unwrap();
+            log.write_idle_slot().unwrap();
+            io.seed(seed);
+            io.arm(Which::Kind(CallKind::Write), 1, 1, Fault::Error(ENOSPC));
+            assert_eq!(log.trim(lsn(9)).unwrap_err().kind(), ErrorKind::StoreFull);
+            assert_eq!(log.cursor("c").unwrap().lsn().unwrap(), lsn(1));
+            if closed {
+                log.close().unwrap();
+            } else {
+                io.kill();
+                drop(log);
+            }
+            for io in [MemIo::new(io.machine()), lost(&io)] {
+                let (log, _) = Log::open("/log", &options.clone().io(Arc::new(io))).unwrap();
+                assert_eq!(log.oldest_lsn(), lsn(1), "seed {seed}, closed {closed}");
+                assert_eq!(log.cursor("c").unwrap().lsn().unwrap(), lsn(1));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_trim_whose_slot_fails_for_another_reason_than_space_is_final() {
     let (io, options, log) = filled();
-    log.cursor("other").unwrap().advance(lsn(10)).unwrap();
-    io.arm(Which::Kind(CallKind::Write), 2, 1, Fault::Error(EIO));
-    assert_eq!(log.cursor("c").unwrap_err().kind(), ErrorKind::OutcomeUnknown);
-    io.disarm();
-    log.trim(lsn(4)).unwrap();
-    assert_eq!(seen(&lost(&io)).len(), 2, "the one copy is durable");
-    let cursor = log.cursor("c").unwrap();
-    assert_eq!(cursor.lsn().unwrap(), lsn(4));
-    cursor.remove().unwrap();
+    io.arm(Which::Kind(CallKind::Write), 1, 1, Fault::Error(EIO));
+    assert_eq!(log.trim(lsn(9)).unwrap_err().kind(), ErrorKind::Poisoned);
+    assert_eq!(log.cursor("c").unwrap_err().kind(), ErrorKind::Poisoned);
+    assert_eq!(log.append(b"late").unwrap_err().kind(), ErrorKind::Poisoned);
     drop(log);
-    let (log, report) = Log::open("/log", &options).unwrap();
-    assert!(report.findings.is_empty());
-    log.trim(lsn(6)).unwrap();
+    let (log, _) = Log::open("/log", &options).unwrap();
+    log.append(b"again").unwrap();
 }
 
 #[test]
