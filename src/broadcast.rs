@@ -70,8 +70,7 @@ use crate::sync::{Condvar, Mutex};
 
 use self::catalogue::check_policy;
 use self::checkpoint::{Checkpoints, due_bytes};
-use self::core::{Copy, Core, Inner};
-use self::locks::{Claim, Holder};
+use self::core::{Core, Inner};
 
 pub use self::admission::check_client_key;
 pub use self::jobs::{Ended, Jobs, SliceMessage};
@@ -440,7 +439,7 @@ fn replayed(mut store: Store, options: Options) -> Result<Arc<Inner>> {
     core.unchecked_bytes = restored.behind_bytes;
     core.checkpoint_due_bytes = due_bytes(&options, restored.checkpoint.as_ref());
     core.stream_bytes = restored.checkpoint.map_or(0, |checkpoint| checkpoint.stream_bytes);
-    if let Err(e) = take_up(&mut core, &store) {
+    if let Err(e) = holds::take_up(&mut core, &store) {
         if let Err(e) = store.close() {
             tracing::debug!(error = %e, "a store that is not taken up closes");
         }
@@ -463,39 +462,4 @@ fn replayed(mut store: Store, options: Options) -> Result<Arc<Inner>> {
     });
     inner.note_policy()?;
     Ok(inner)
-}
-
-/// Takes up what was not done: runs, locks, and the order in which workers look at it.
-fn take_up(core: &mut Core, store: &Store) -> Result<()> {
-    use crate::clock::Clock as _;
-    let now_ms = store.time().wall_ms();
-    let open = core.state.tasks().filter(|(_, task)| task.done.is_none());
-    let open: Vec<BroadcastId> = open.map(|(id, _)| id).collect();
-    let unseen = Copy::Unresolved;
-    #[cfg(planted)]
-    let unseen = if crate::planted::is_active(crate::planted::Bug::CopyWithoutScan) {
-        Copy::Absent
-    } else {
-        unseen
-    };
-    for id in open {
-        let Some(mut run) = core.run_of(id, unseen) else { continue };
-        run.admitted = true;
-        run.taken_up_at_ms = now_ms;
-        let claim = core.claim(&run.accepted, run.accepted_at_ms);
-        core.locks.seize(Holder::Task(id), claim);
-        if run.parked.is_none() {
-            core.due.insert((Duration::ZERO, id));
-        }
-        core.runs.insert(id, run);
-        holds::hold_again(store, core, id)?;
-    }
-    let running = core.state.running_jobs();
-    let running: Vec<(BroadcastId, Claim)> =
-        running.map(|(id, job)| (id, core.claim(&job.accepted, job.made_at_ms))).collect();
-    for (id, claim) in running {
-        core.locks.seize(Holder::Job(id), claim);
-        holds::hold_plan(store, core, id)?;
-    }
-    Ok(())
 }

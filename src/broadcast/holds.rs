@@ -4,11 +4,15 @@
 //! A pchannel is let go once the acks of all its copies are durable, the rest with the end. A store
 //! that is opened holds the same for what it takes up.
 
+use std::time::Duration;
+
 use oncelog_format::control::{Accepted, Body, PchannelEnd};
 use oncelog_format::message::{BroadcastHeader, BroadcastId};
 
-use super::core::{Core, Inner};
+use super::core::{Copy, Core, Inner};
+use super::locks::{Claim, Holder};
 use crate::channel::ChannelPin;
+use crate::clock::Clock;
 use crate::error::Result;
 use crate::log::reserve::Use;
 use crate::lsn::Lsn;
@@ -183,12 +187,50 @@ impl Core {
     }
 }
 
+/// Takes up what was not done: runs, locks, what they hold, and the order in which workers look at it.
+///
+/// # Errors
+///
+/// Those of the channels.
+pub(super) fn take_up(core: &mut Core, store: &Store) -> Result<()> {
+    let now_ms = store.time().wall_ms();
+    let open = core.state.tasks().filter(|(_, task)| task.done.is_none());
+    let open: Vec<BroadcastId> = open.map(|(id, _)| id).collect();
+    let unseen = Copy::Unresolved;
+    #[cfg(planted)]
+    let unseen = if crate::planted::is_active(crate::planted::Bug::CopyWithoutScan) {
+        Copy::Absent
+    } else {
+        unseen
+    };
+    for id in open {
+        let Some(mut run) = core.run_of(id, unseen) else { continue };
+        run.admitted = true;
+        run.taken_up_at_ms = now_ms;
+        let claim = core.claim(&run.accepted, run.accepted_at_ms);
+        core.locks.seize(Holder::Task(id), claim);
+        if run.parked.is_none() {
+            core.due.insert((Duration::ZERO, id));
+        }
+        core.runs.insert(id, run);
+        hold_again(store, core, id)?;
+    }
+    let running = core.state.running_jobs();
+    let running: Vec<(BroadcastId, Claim)> =
+        running.map(|(id, job)| (id, core.claim(&job.accepted, job.made_at_ms))).collect();
+    for (id, claim) in running {
+        core.locks.seize(Holder::Job(id), claim);
+        hold_plan(store, core, id)?;
+    }
+    Ok(())
+}
+
 /// Holds what a broadcast of an earlier process held: the pchannels with a copy that has no ack.
 ///
 /// # Errors
 ///
 /// Those of the channels.
-pub(super) fn hold_again(store: &Store, core: &mut Core, id: BroadcastId) -> Result<()> {
+fn hold_again(store: &Store, core: &mut Core, id: BroadcastId) -> Result<()> {
     let Some(task) = core.state.task(id) else { return Ok(()) };
     let accepted = std::sync::Arc::clone(&task.accepted);
     let copies = accepted.header.vchannels.iter().zip(&task.acks);
@@ -222,7 +264,7 @@ pub(super) fn hold_again(store: &Store, core: &mut Core, id: BroadcastId) -> Res
 /// # Errors
 ///
 /// Those of the channels.
-pub(super) fn hold_plan(store: &Store, core: &mut Core, job: BroadcastId) -> Result<()> {
+fn hold_plan(store: &Store, core: &mut Core, job: BroadcastId) -> Result<()> {
     let plan = core.state.job(job).and_then(|job| job.plan.clone());
     let mut pins = Vec::new();
     for end in plan.iter().flat_map(|plan| &plan.from) {

@@ -42,6 +42,9 @@ impl Source {
     }
 }
 
+/// Bytes that are to fit, and where the segment is taken from.
+type Wanted = (u64, Source);
+
 type Rolled<'a> = (Guard<'a>, Tail, std::result::Result<(), Fault>);
 
 /// The next size behind a segment of `before` bytes, doubled until `batch` bytes fit.
@@ -94,12 +97,8 @@ impl Shared {
         (self.settle(gate), rolled)
     }
 
-    fn roll_tail<'a>(
-        &'a self,
-        mut gate: Guard<'a>,
-        tail: Tail,
-        (bytes, source): (u64, Source),
-    ) -> Rolled<'a> {
+    fn roll_tail<'a>(&'a self, mut gate: Guard<'a>, tail: Tail, wanted: Wanted) -> Rolled<'a> {
+        let (bytes, source) = wanted;
         if let Err(e) = gate.check_open() {
             return (gate, tail, Err(Fault::Refused(e)));
         }
