@@ -28,6 +28,7 @@ mod catalogue;
 mod checkpoint;
 mod copies;
 mod core;
+mod counts;
 mod ends;
 mod fingerprint;
 mod front;
@@ -48,6 +49,7 @@ mod schedules;
 mod seen;
 mod snapshot;
 mod state;
+mod stats;
 mod sweep;
 mod view;
 mod waiting;
@@ -71,6 +73,7 @@ use crate::sync::{Condvar, Mutex};
 use self::catalogue::check_policy;
 use self::checkpoint::{Checkpoints, due_bytes};
 use self::core::{Core, Inner};
+use self::counts::Counts;
 
 pub use self::admission::check_client_key;
 pub use self::jobs::{Ended, Jobs, SliceMessage};
@@ -81,6 +84,10 @@ pub use self::policy::{Policy, Setting, Violation, WindowFull, parse_duration};
 pub use self::request::{Answer, Identity, Outcome, Request};
 pub use self::seen::Seen;
 pub use self::state::{Job, State, TaskState};
+pub use self::stats::{
+    BroadcastStats, CheckpointStats, JobStats, KeyStats, ReplayStats, TaskCounts, TypeStats,
+    WaitStats,
+};
 pub use self::view::StoreView;
 pub use self::window::Window;
 pub use oncelog_format::control::Collection;
@@ -411,6 +418,7 @@ impl Broadcaster {
 
 /// A broadcaster whose threads have not started: what control says is taken up.
 fn replayed(mut store: Store, options: Options) -> Result<Arc<Inner>> {
+    use crate::clock::Clock as _;
     let mut types: BTreeMap<String, Arc<dyn MessageType>> = BTreeMap::new();
     types.insert(Noop::NAME.to_owned(), Arc::new(Noop));
     for kind in &options.types {
@@ -421,7 +429,11 @@ fn replayed(mut store: Store, options: Options) -> Result<Arc<Inner>> {
     if options.job_slots_max == 0 || options.worker_count == 0 {
         return Err(refusal::invalid("job slots and workers: expected at least 1, found 0"));
     }
+    let began = store.time().monotonic();
     let restored = restore::of_log(store.control())?;
+    let counts = Counts::new(&types);
+    let time = store.time().monotonic().saturating_sub(began);
+    counts.replayed(ReplayStats { records: restored.records, time });
     let state = restored.state;
     #[cfg(planted)]
     let state = if crate::planted::is_active(crate::planted::Bug::TombstoneReset) {
@@ -459,6 +471,7 @@ fn replayed(mut store: Store, options: Options) -> Result<Arc<Inner>> {
         waiting: AtomicUsize::new(0),
         scans,
         checkpoints,
+        counts,
     });
     inner.note_policy()?;
     Ok(inner)

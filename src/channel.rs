@@ -16,7 +16,7 @@ use oncelog_format::message::{Message, Properties, Property, TimeTick};
 use oncelog_format::{DecodeError, DecodeErrorKind};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::log::Holder;
+use crate::log::{Holder, LogStats};
 use crate::lsn::Lsn;
 
 pub use filter::VchannelReader;
@@ -269,6 +269,12 @@ pub trait ChannelLog: fmt::Debug + Send + Sync + 'static {
 
     /// What it takes.
     fn limits(&self) -> ChannelLimits;
+
+    /// What its log has done in this process, over reopens, and has at this moment; `None` where
+    /// there is no log to count.
+    fn stats(&self) -> Option<LogStats> {
+        None
+    }
 
     /// Opens the channel again after an append failed; without a failure it does nothing. What
     /// stood unknown before is certain after it. Readers from before answer `Closed`.

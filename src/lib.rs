@@ -14,11 +14,14 @@ pub mod broadcast;
 pub mod channel;
 mod clock;
 mod error;
+mod histogram;
 #[cfg(feature = "import")]
 pub mod import;
 pub mod io;
 mod log;
 mod lsn;
+#[cfg(feature = "metrics")]
+mod meter;
 mod place;
 #[cfg(planted)]
 pub mod planted;
@@ -29,6 +32,7 @@ mod sync;
 
 pub use crate::clock::{Clock, ClockLimits, LogTime, SystemClock};
 pub use crate::error::{Error, ErrorKind, Result};
+pub use crate::histogram::{Bucket, Histogram};
 pub use crate::log::{
     BackupReport, Batch, Check, CreateMode, Cursor, Delivery, Durability, Durable, Fill, Finding,
     FindingKind, Holder, HolderKind, Log, LogStats, LogView, Options, Pending, Pin, Reader, Record,
@@ -36,6 +40,8 @@ pub use crate::log::{
     VerifySummary, WaitPolicy,
 };
 pub use crate::lsn::{Lsn, LsnRange, SegmentId};
+#[cfg(feature = "metrics")]
+pub use crate::meter::Meter;
 
 /// What tests of this crate and of its users need: a file system in memory that loses what was not
 /// synced, and faults at chosen calls.
@@ -61,3 +67,8 @@ pub use crate::store::{Store, StoreOptions, StoreReport};
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+/// Those of the guide as well.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/guide.md")]
+struct Guide;

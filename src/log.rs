@@ -128,6 +128,7 @@ impl Log {
     ///
     /// Every record that the log then serves, and the directory where this made it.
     pub fn open(dir: impl AsRef<Path>, options: &Options) -> Result<(Self, RecoveryReport)> {
+        let _span = tracing::debug_span!("open_log", dir = %dir.as_ref().display()).entered();
         let (shared, report) = open::open(dir.as_ref(), options)?;
         let shared = Arc::new(shared);
         let handle = Handle {
@@ -338,10 +339,11 @@ impl Log {
         Ok(lsns.map(|lsns| Pending::new(Arc::clone(shared), lsns)))
     }
 
-    /// What the log has done since it was opened.
+    /// What the log has done since it was opened, and has at this moment. Appends wait meanwhile, for
+    /// about a microsecond and a few more for each thousand segments.
     #[must_use]
     pub fn stats(&self) -> LogStats {
-        self.handle.shared.gate().stats
+        self.handle.shared.gate().stats()
     }
 
     /// Takes one step of filling ahead, as the log's thread does; false when there is none to take.
@@ -417,7 +419,7 @@ fn join(thread: Option<JoinHandle<()>>, name: &str) {
         && thread.thread().id() != thread::current().id()
         && thread.join().is_err()
     {
-        tracing::error!(thread = name, "panicked");
+        tracing::error!(thread = name, "a thread of the log panicked");
     }
 }
 

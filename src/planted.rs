@@ -65,6 +65,16 @@ pub enum Bug {
     UnknownIsRefusal,
     /// A refusal does not give up the reservation.
     ReservationLeaked,
+    /// A parked task is skipped although copies are missing.
+    SkipWithoutCopies,
+    /// A collection is made although another call made it in a batch that is in flight.
+    DecidedBesideBatch,
+    /// A checkpoint is taken to cover every record before its end.
+    CheckpointCoversItself,
+    /// A slice that stands on one pchannel is taken to stand on all.
+    StampWithoutVchannel,
+    /// Rows are visible when the record of their job says so, whatever the channels say.
+    VisibleByRecord,
     /// A window is filled although frames have come there.
     FillerOvertakes,
     /// The filler syncs through the writers' description and keeps a failure to itself.
@@ -156,7 +166,7 @@ impl Bug {
     pub const READING: [Self; 2] = [Self::BackupUnmarked, Self::GapUntold];
 
     /// The bugs of the broadcaster.
-    pub const BROADCAST: [Self; 12] = [
+    pub const BROADCAST: [Self; 15] = [
         Self::TombstoneReset,
         Self::FingerprintFastPath,
         Self::ScopeWithoutOwner,
@@ -169,7 +179,13 @@ impl Bug {
         Self::JumpBelieved,
         Self::UnknownIsRefusal,
         Self::ReservationLeaked,
+        Self::SkipWithoutCopies,
+        Self::DecidedBesideBatch,
+        Self::CheckpointCoversItself,
     ];
+
+    /// The bugs of imports.
+    pub const IMPORT: [Self; 2] = [Self::StampWithoutVchannel, Self::VisibleByRecord];
 
     /// The bugs of raft's log.
     pub const RAFT: [Self; 4] =
@@ -205,6 +221,7 @@ pub fn is_active(bug: Bug) -> bool {
 
 fn number(bug: Bug) -> u32 {
     let known = Bug::LOG.iter().chain(&Bug::BROADCAST).chain(&Bug::RAFT);
-    let mut known = known.chain(&Bug::SCHEDULES).chain(&Bug::READING).chain(&Bug::SPACE);
+    let known = known.chain(&Bug::SCHEDULES).chain(&Bug::READING).chain(&Bug::SPACE);
+    let mut known = known.chain(&Bug::IMPORT);
     known.position(|&b| b == bug).and_then(|i| u32::try_from(i).ok()).map_or(0, |i| i + 1)
 }

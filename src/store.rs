@@ -167,6 +167,7 @@ impl Store {
     /// What was made is durable when this returns.
     pub fn open(dir: impl AsRef<Path>, options: &StoreOptions) -> Result<Self> {
         let (dir, io) = (dir.as_ref(), Arc::clone(&options.log.io));
+        let _span = tracing::debug_span!("open_store", dir = %dir.display()).entered();
         if !options.log.retention.is_everything() {
             let what = "a retention of all logs of a store: it is set for its channels alone";
             return Err(Error::new(ErrorKind::InvalidInput, what).at_path(dir));

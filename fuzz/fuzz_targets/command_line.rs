@@ -20,6 +20,7 @@ mod program {
     pub(crate) mod stats;
     pub(crate) mod value;
     pub(crate) mod verify;
+    pub(crate) mod work;
 }
 
 use std::path::PathBuf;
@@ -27,7 +28,7 @@ use std::sync::OnceLock;
 
 use clap::Parser;
 use program::{
-    append, config, dump, failure, inspect, keys, logs, record, render, stats, value, verify,
+    append, config, dump, failure, inspect, keys, logs, record, render, stats, value, verify, work,
 };
 
 #[derive(Debug, Parser)]

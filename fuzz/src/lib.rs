@@ -51,8 +51,10 @@ use oncelog_format::{
 fn plant() {
     use oncelog::planted::{Bug, plant_here};
     let name = std::env::var("ONCELOG_PLANT").unwrap_or_default();
-    let bug = Bug::LOG.into_iter().find(|bug| format!("{bug:?}") == name);
-    plant_here(bug.expect("a bug of the log in ONCELOG_PLANT"));
+    let bug = Bug::LOG.into_iter().chain([Bug::None]).find(|bug| format!("{bug:?}") == name);
+    // No panic: that would count as a find.
+    let Some(bug) = bug else { std::process::exit(3) };
+    plant_here(bug);
 }
 
 #[cfg(not(planted))]

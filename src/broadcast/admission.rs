@@ -94,6 +94,13 @@ impl Admission<'_> {
 
 impl Inner {
     pub(crate) fn submit(&self, request: &Request, timeout: Option<Duration>) -> Result<Answer> {
+        let (name, trace) = (request.message_type.as_str(), request.trace.as_deref());
+        let _span = tracing::info_span!("submit", message_type = name, trace).entered();
+        let answered = self.answer(request, timeout);
+        answered.inspect_err(|e| self.counts.error(e))
+    }
+
+    fn answer(&self, request: &Request, timeout: Option<Duration>) -> Result<Answer> {
         let deadline = self.deadline(timeout);
         check_key(request)?;
         let resources = canonical(&request.resources);
@@ -166,6 +173,7 @@ impl Inner {
             core.reserved_jobs += usize::from(starts_job);
             *core.reserved.entry(scope.principal.clone()).or_default() += 1;
             core.reservations.entry(Arc::clone(scope)).or_default().owned = true;
+            self.counts.key_misses.one();
             let scope = Some(Arc::clone(scope));
             let admission = Admission { inner: self, ticket, scope, starts_job, armed: true };
             return Ok(Looked::Reserved(admission));
@@ -231,7 +239,7 @@ impl Inner {
                     return Err(refusal::unknown());
                 }
             }
-            compare(&accepted, print)?;
+            self.compare(&accepted, print)?;
             #[cfg(planted)]
             if crate::planted::is_active(crate::planted::Bug::DuplicateBeforeCallback)
                 && let Some(run) = core.runs.get(&id)
@@ -246,8 +254,19 @@ impl Inner {
         if crate::planted::is_active(crate::planted::Bug::FingerprintFastPath) {
             return Ok(tombstone_answer(task));
         }
-        compare(&task.accepted, print)?;
+        self.compare(&task.accepted, print)?;
         Ok(tombstone_answer(task).map(|answer| self.as_given(answer, true)))
+    }
+
+    /// The one place where fingerprints are compared.
+    fn compare(&self, accepted: &Accepted, print: &Fingerprint) -> Result<()> {
+        let fields = accepted.fingerprint.differing_fields(print);
+        if fields.is_empty() && accepted.fingerprint.version == print.version {
+            self.counts.key_hits.one();
+            return Ok(());
+        }
+        self.counts.key_conflicts.one();
+        Err(refusal::conflict(fields))
     }
 
     /// What a request alone shows, once no accepted key answers it.
@@ -300,6 +319,7 @@ impl Inner {
         if core.locks.ask(holder, claim) {
             return Ok(());
         }
+        let began = self.monotonic();
         let waiter = Arc::new(Condvar::new());
         core.lock_waiters.insert(holder, Arc::clone(&waiter));
         let outcome = loop {
@@ -317,6 +337,8 @@ impl Inner {
             }
         };
         core.lock_waiters.remove(&holder);
+        let waited = self.monotonic().saturating_sub(began);
+        self.counts.waited_for_locks(waited, outcome.is_ok());
         if outcome.is_err() {
             self.release(&mut core, holder);
         }
@@ -353,6 +375,7 @@ impl Inner {
             match window.admit(&scope.principal, reserved, &core.policy, now_ms) {
                 Room::Room => {}
                 Room::Evict(id) => {
+                    tracing::debug!(broadcast = id.0, "a key makes room for another");
                     batch.push(Body::Dropped(Dropped { id, cause: DropCause::Evicted }));
                 }
                 Room::Full { count, bound, next_free_in_ms } => {
@@ -458,11 +481,4 @@ pub fn check_client_key(key: &[u8]) -> Result<()> {
             Err(refusal::invalid(format!("a key: expected printable ASCII, not so at byte {at}")))
         }
     }
-}
-
-/// The one place where fingerprints are compared.
-fn compare(accepted: &Accepted, print: &Fingerprint) -> Result<()> {
-    let fields = accepted.fingerprint.differing_fields(print);
-    let same = fields.is_empty() && accepted.fingerprint.version == print.version;
-    if same { Ok(()) } else { Err(refusal::conflict(fields)) }
 }

@@ -66,6 +66,12 @@ impl Inner {
             self.settle_before()?;
             return Ok(found);
         }
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::DecidedBesideBatch) {
+            // What is decided meanwhile is not looked at.
+            let moment = std::time::Duration::from_millis(20);
+            core = self.wait(core, &self.handed, self.deadline(Some(moment))).0;
+        }
         let mut bodies = self.missing_vchannels(&core, &spec.vchannels)?;
         let collection = spec.collection(core.state.next_collection_id());
         bodies.push(Body::Collection(Arc::clone(&collection)));

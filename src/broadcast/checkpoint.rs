@@ -277,6 +277,21 @@ impl Inner {
     /// Writes a checkpoint, reads it back, and trims control; `None` when no record stands behind
     /// the last one.
     pub(crate) fn checkpoint(&self) -> Result<Option<Checkpoint>> {
+        let written = self.checkpoint_next();
+        match &written {
+            Ok(Some(checkpoint)) => {
+                let Checkpoint { covers, stream_bytes, .. } = *checkpoint;
+                tracing::debug!(%covers, stream_bytes, "a checkpoint was written");
+                self.counts.checkpointed(stream_bytes);
+            }
+            Ok(None) => {}
+            Err(e) if e.kind() == ErrorKind::Closed => {}
+            Err(_) => self.counts.checkpoint_failed(),
+        }
+        written
+    }
+
+    fn checkpoint_next(&self) -> Result<Option<Checkpoint>> {
         let mut known = self.checkpoints.lock().unwrap_or_else(PoisonError::into_inner);
         let mut core = self.lock();
         core.usable()?;

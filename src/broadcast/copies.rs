@@ -156,7 +156,9 @@ impl Inner {
             for at in indexes {
                 let vchannel = run.accepted.header.vchannels.get(at).cloned().unwrap_or_default();
                 if let Some(copy @ Copy::Unresolved) = run.copies.get_mut(at) {
-                    *copy = found.get(&(id, vchannel)).map_or(Copy::Absent, |at| Copy::At(*at));
+                    let stands = found.get(&(id, vchannel));
+                    self.counts.copies_found.add(u64::from(stands.is_some()));
+                    *copy = stands.map_or(Copy::Absent, |at| Copy::At(*at));
                 }
             }
         }
@@ -206,9 +208,13 @@ impl Inner {
         }
         for (indexes, handed) in pending {
             match handed.wait() {
-                Ok(positions) => self.note_copies(id, &indexes, |n| {
-                    positions.get(n).map_or(Copy::Unresolved, |at| Copy::At(*at))
-                }),
+                Ok(positions) => {
+                    let count = positions.len().min(indexes.len());
+                    self.counts.copies_appended.add(u64::try_from(count).unwrap_or(u64::MAX));
+                    self.note_copies(id, &indexes, |n| {
+                        positions.get(n).map_or(Copy::Unresolved, |at| Copy::At(*at))
+                    });
+                }
                 Err(e) => {
                     self.note_copies(id, &indexes, |_| Copy::Unresolved);
                     outcome = Err(e);

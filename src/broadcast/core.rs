@@ -18,6 +18,7 @@ use oncelog_format::message::{BroadcastId, Scope};
 
 use super::age::Stall;
 use super::checkpoint::Checkpoints;
+use super::counts::Counts;
 use super::holds::{Hold, Owed};
 use super::kind::MessageType;
 use super::locks::{Claim, Holder, Locks};
@@ -56,6 +57,7 @@ pub(crate) struct Inner {
     pub(crate) scans: BTreeMap<String, Mutex<()>>,
     /// One checkpoint at a time.
     pub(crate) checkpoints: Mutex<Checkpoints>,
+    pub(crate) counts: Counts,
 }
 
 /// What the lock protects.

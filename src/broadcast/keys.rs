@@ -222,7 +222,7 @@ impl Seen {
 }
 
 /// The window at a glance.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WindowSummary {
     /// Keys that count.

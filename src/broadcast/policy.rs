@@ -219,7 +219,9 @@ impl Policy {
     /// Returns the rules that the policy breaks against the keys that are kept.
     #[must_use]
     pub fn violations_against(&self, state: &State) -> Vec<Violation> {
-        let kept = state.window().held_count();
+        // Those that are over by the records may stand for a while, and count for nothing: a store
+        // has to open again with the policy that it was closed with.
+        let kept = state.window().live_count(state.newest_ms());
         let fits = u64::try_from(kept).is_ok_and(|kept| kept <= self.window_count_max);
         if fits || self.history_warns {
             return Vec::new();

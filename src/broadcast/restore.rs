@@ -8,10 +8,15 @@ use super::state::State;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::{Log, Reader, Record};
 use crate::lsn::Lsn;
+#[cfg(planted)]
+use crate::planted::{Bug, is_active};
 use crate::store::control_record;
 
 /// The type byte of a record that ends a checkpoint.
 const END_TYPE: u8 = 0x0F;
+
+/// Records between two words about how far a replay is.
+const PROGRESS_RECORDS: u64 = 1 << 16;
 
 /// Where control begins and ends.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +36,8 @@ pub(crate) struct Restored {
     pub(crate) checkpoint: Option<Checkpoint>,
     /// Payload bytes of the records behind it.
     pub(crate) behind_bytes: u64,
+    /// Records behind what it covers.
+    pub(crate) records: u64,
 }
 
 /// Restores the state from the log of this process.
@@ -52,16 +59,37 @@ pub(crate) fn of_log(control: &Log) -> Result<Restored> {
 pub(crate) fn restore(reader: &mut Reader, extent: Extent) -> Result<Restored> {
     let mut restored = begin(reader, extent, &mut Ends::all(extent))?;
     let from = restored.checkpoint.map_or(extent.oldest, |checkpoint| checkpoint.covers.next());
+    #[cfg(planted)]
+    let from = match restored.checkpoint {
+        Some(it) if is_active(Bug::CheckpointCoversItself) => it.end,
+        _ => from,
+    };
     let state = &mut restored.state;
-    let (mut newest_ms, mut bytes) = (None, 0_u64);
+    let (mut newest_ms, mut bytes, mut records) = (None, 0_u64, 0_u64);
     replay(reader, from, |record, control| {
         newest_ms = Some(record.time_ms);
+        records = records.saturating_add(1);
+        if records.is_multiple_of(PROGRESS_RECORDS) {
+            tell_progress(record.lsn, from, extent.next);
+        }
         bytes = bytes.saturating_add(u64::try_from(record.payload.len()).unwrap_or(u64::MAX));
         state.apply(control);
     })?;
     // The checkpoint itself stands behind what it covers: there is a record.
     (restored.newest_ms, restored.behind_bytes) = (newest_ms, bytes);
+    restored.records = records;
     Ok(restored)
+}
+
+/// Says how far a replay is, which begins at `from` and ends before `next`.
+fn tell_progress(lsn: Lsn, from: Lsn, next: Lsn) {
+    tracing::info!(%from, %lsn, %next, "control is replayed");
+    #[cfg(feature = "metrics")]
+    {
+        let behind = |lsn: Lsn| lsn.get().saturating_sub(from.get());
+        let ratio = behind(lsn) as f64 / behind(next).max(1) as f64;
+        metrics::gauge!("oncelog_replay_progress_ratio").set(ratio);
+    }
 }
 
 /// The state to begin with: that of the newest checkpoint which is whole.

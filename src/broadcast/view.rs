@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::keys::{KeyHistory, KeyInfo, WindowSummary};
-use super::restore::{Extent, oldest, replay, restore, verify};
+use super::restore::{Ends, Extent, oldest, replay, restore, verify};
 use super::state::State;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{EntryKind, Io};
@@ -68,6 +68,24 @@ impl StoreView {
     #[must_use]
     pub fn control(&self) -> &LogView {
         &self.control
+    }
+
+    /// What a restart needs of control: the older of its two newest checkpoints, by the LSN of its
+    /// last record, and the LSN from which its records are needed; without two of them all records
+    /// are, from the oldest on.
+    ///
+    /// # Errors
+    ///
+    /// `Corrupt`, `Unsupported`, `Io`.
+    pub fn restart_needs(&self) -> Result<(Option<Lsn>, Lsn)> {
+        let (mut reader, extent) = (self.control.reader(None)?, extent(&self.control));
+        let mut ends = Ends::all(extent);
+        let newest = ends.next(&mut reader)?;
+        let older = if newest.is_some() { ends.next(&mut reader)? } else { None };
+        Ok(match older {
+            Some((end, lsn)) => (Some(lsn), Lsn::at_least_first(end.covers).next()),
+            None => (None, extent.oldest),
+        })
     }
 
     /// The names of the pchannels, sorted: those that control names, and others that have a log.

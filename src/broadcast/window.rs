@@ -179,15 +179,16 @@ impl Window {
     }
 
     /// Returns for how long, in milliseconds, a key done at `now_ms` minus that is surely known: the
-    /// lifetime, or less where a key was evicted that would live.
+    /// lifetime, or less where a key was evicted that would live. Then it is the age of the oldest
+    /// key that may be evicted next. A key with a promise says nothing of it, however old it is: it
+    /// was never in danger.
     #[must_use]
     pub fn effective_ms(&self, lifetime_ms: u64, now_ms: u64) -> u64 {
         if self.evicted_until_ms <= now_ms {
             return lifetime_ms;
         }
-        let live = self.shares.values().flat_map(|share| share.times.values());
-        let oldest = live.filter(|(_, until)| *until > now_ms).map(|(done, _)| *done).min();
-        oldest.map_or(0, |done_at_ms| now_ms.saturating_sub(done_at_ms)).min(lifetime_ms)
+        let oldest = self.shares.values().filter_map(|share| share.victim(now_ms)).min();
+        oldest.map_or(0, |(done_at_ms, _)| now_ms.saturating_sub(done_at_ms)).min(lifetime_ms)
     }
 
     /// Returns up to `max` keys whose window is over at `now_ms`, oldest first.

@@ -23,7 +23,7 @@ use crate::clock::{Clock, LogTime};
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::reserve::Use;
 use crate::log::{
-    Batch, CreateMode, Holder, Log, Options, Pending, Reader, RecordKind, RecoveryReport,
+    Batch, CreateMode, Holder, Log, LogStats, Options, Pending, Reader, RecordKind, RecoveryReport,
 };
 use crate::lsn::Lsn;
 use crate::sync::{AtomicU64, Mutex, MutexGuard};
@@ -52,6 +52,8 @@ struct Open {
     /// Everybody who needs messages has pinned them.
     retains: bool,
     closed: bool,
+    /// What logs did that were open before.
+    before: LogStats,
 }
 
 impl LocalChannel {
@@ -72,7 +74,14 @@ impl LocalChannel {
         let options = options.clone().clock(Arc::<LogTime>::clone(&time));
         let (log, report) = Log::open(dir, &options)?;
         let tick = newest_tick(&log)?;
-        let open = Open { end: log.next_lsn(), log, failed: None, retains: false, closed: false };
+        let open = Open {
+            end: log.next_lsn(),
+            log,
+            failed: None,
+            retains: false,
+            closed: false,
+            before: LogStats::default(),
+        };
         // Reopening must find the log that this was.
         let options = options.create(CreateMode::Never);
         let dir = dir.to_owned();
@@ -134,6 +143,7 @@ impl LocalChannel {
             log.begin_retention();
         }
         open.end = log.next_lsn().max(open.end);
+        open.before = open.log.stats().continued(&open.before);
         (open.log, open.failed) = (log, None);
         Ok(())
     }
@@ -223,6 +233,11 @@ impl ChannelLog for LocalChannel {
         }
     }
 
+    fn stats(&self) -> Option<LogStats> {
+        let open = locked(&self.open);
+        Some(open.log.stats().continued(&open.before))
+    }
+
     fn reopen(&self) -> Result<()> {
         // Nobody stamps meanwhile.
         let mut last = locked(&self.tick);
@@ -231,15 +246,12 @@ impl ChannelLog for LocalChannel {
             if open.closed {
                 return Err(closed());
             }
-            match open.log.check_open() {
-                Ok(()) => return Ok(()),
-                // The first one stays: what a log says that was closed tells nothing.
-                Err(e) if open.failed.is_none() => open.failed = Some(Arc::new(e)),
-                Err(_) => {}
-            }
+            let Err(e) = open.log.check_open() else { return Ok(()) };
+            tracing::info!(error = %e, dir = %self.dir.display(), "a channel reopens");
+            // The first one stays: what a log says that was closed tells nothing.
+            open.failed.get_or_insert_with(|| Arc::new(e));
             open.log.clone()
         };
-        tracing::info!(dir = %self.dir.display(), "a channel reopens");
         // Frees the directory for the next open. What a poisoned log says of its close was known.
         if let Err(e) = log.close() {
             tracing::debug!(error = %e, "a poisoned channel closes");

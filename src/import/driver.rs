@@ -188,6 +188,11 @@ impl Driver<'_> {
             let start = start.and_then(|end| Lsn::new(end.next_lsn)).unwrap_or(Lsn::FIRST);
             lane.have = self.standing(&lane.pchannel, start).map_err(Halt::Stopped)?;
         }
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::StampWithoutVchannel) {
+            let all: BTreeSet<SliceAt> = lanes.iter().flat_map(|lane| lane.have.clone()).collect();
+            lanes.iter_mut().for_each(|lane| lane.have.clone_from(&all));
+        }
         Ok(lanes)
     }
 

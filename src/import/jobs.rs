@@ -448,5 +448,7 @@ fn report(answer: &Answer, job: &Job) -> ImportReport {
 
 #[cfg(test)]
 mod crash;
+#[cfg(all(test, planted))]
+mod planted;
 #[cfg(test)]
 mod tests;

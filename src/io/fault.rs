@@ -107,6 +107,8 @@ pub enum Fault {
     Short(usize),
     /// The process ends before the call: it and every later one answer [`is_stopped`].
     Stop,
+    /// As [`Fault::Error`], and the process ends behind it: nobody hears of the failure.
+    Last(i32),
 }
 
 /// `EINTR`: interrupted by a signal.

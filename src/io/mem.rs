@@ -191,7 +191,13 @@ impl MemIo {
                 observer(machine, kind);
             }
         }
-        match shared.faults.next(kind) {
+        let mut struck = shared.faults.next(kind);
+        if let Some(Fault::Last(number)) = struck {
+            shared.faults.stop();
+            shared.locks.clear();
+            struck = Some(Fault::Error(number));
+        }
+        match struck {
             Some(Fault::Stop) => {
                 shared.faults.stop();
                 shared.locks.clear();

@@ -2,6 +2,7 @@
 
 use super::dir::Fault;
 use super::reserve::Use;
+use super::stats::Synced;
 use super::tail::Tail;
 use super::writer::{Guard, Shared, closed, poisoned, recycle};
 use crate::error::{Error, ErrorKind, Result};
@@ -86,7 +87,11 @@ impl Shared {
         }
         gate.tail = Some(tail);
         let done = match both {
-            Ok(()) => Ok(gate.let_go()),
+            Ok(()) => {
+                let dropped = gate.let_go();
+                gate.stats.count_trim(dropped.segments);
+                Ok(dropped)
+            }
             Err(Fault::Refused(e)) if e.kind() == ErrorKind::StoreFull => Err(e),
             // Whether the disk has it is not known, and a device that refuses a block that it has
             // taken before is not asked twice.
@@ -156,6 +161,7 @@ impl Shared {
         let (mut gate, tail) = self.take_tail(gate);
         let group = std::mem::take(&mut gate.queue);
         let (from, upto) = (gate.written.offset, gate.mark());
+        let counted = gate.group_of(group.len());
         let healthy = gate.poison.clone();
         let (sync, oldest) = (gate.durable.lsn < upto.lsn, gate.oldest);
         let (mut gate, tail, closed) = self.with_tail(gate, tail, |tail| {
@@ -163,11 +169,13 @@ impl Shared {
                 return Err(Fault::Refused(poisoned(&cause)));
             }
             tail.write_frames(&group, from).map_err(Fault::Final)?;
-            if sync { tail.sync().map_err(Fault::Final) } else { Ok(()) }
+            let synced = if sync { Synced::time(|| tail.sync()) } else { Ok(None) };
+            synced.map_err(Fault::Final)
         });
         recycle(&mut gate, group);
         let (mut gate, tail, closed) = match closed {
-            Ok(()) => {
+            Ok(synced) => {
+                gate.stats.count_group(counted, sync, synced);
                 (gate.written, gate.durable) = (upto, upto);
                 self.with_tail(gate, tail, |tail| last_slot(tail, upto, oldest))
             }

@@ -203,7 +203,9 @@ pub(crate) async fn off_thread<T: Send + 'static>(
     runtime: &Runtime,
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
-    let e = match runtime.spawn_blocking(work).await {
+    // What the call does is told within the span of the task that asked.
+    let span = tracing::Span::current();
+    let e = match runtime.spawn_blocking(move || span.in_scope(work)).await {
         Ok(done) => return done,
         Err(e) => e,
     };

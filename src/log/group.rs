@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::options::WaitPolicy;
+use super::stats::Synced;
 use super::tail::Tail;
 use super::writer::{Gate, Guard, Shared, closed, now, poisoned, recycle, unknown};
 use crate::error::{Error, ErrorKind, Result};
@@ -76,23 +77,24 @@ impl Shared {
         let from = gate.written;
         let sync = sync && gate.durable.lsn < upto.lsn;
         gate.writing = group.len();
+        let counted = gate.group_of(group.len());
         gate.called = false;
         gate.group = gate.group.wrapping_add(1);
         gate.syncing = if sync { upto.lsn } else { 0 };
         let taken = if sync { gate.callers.take() } else { 0 };
         let (mut gate, tail, done) = self.with_tail(gate, tail, |tail| {
             tail.write_frames(&group, from.offset)?;
-            if sync { tail.sync() } else { Ok(()) }
+            if sync { Synced::time(|| tail.sync()) } else { Ok(None) }
         });
         gate.tail = Some(tail);
         (gate.writing, gate.syncing) = (0, 0);
-        gate.stats.count_group(group.len(), sync);
+        gate.stats.count_group(counted, sync, done.as_ref().ok().copied().flatten());
         recycle(&mut gate, group);
         match done {
             // The filler's sync has failed meanwhile: what this one says of the same pages is not
             // trusted.
-            Ok(()) if gate.poison.is_some() => {}
-            Ok(()) => {
+            Ok(_) if gate.poison.is_some() => {}
+            Ok(_) => {
                 gate.written = upto;
                 if sync {
                     gate.callers.expect(taken);

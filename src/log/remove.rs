@@ -111,6 +111,12 @@ impl Removal {
         let all = self.waiting.iter().chain(&self.refused).chain(&self.ready);
         all.map(Leftover::holder)
     }
+
+    /// How many files are still there, the one that is out for a step included.
+    pub(crate) fn file_count(&self) -> usize {
+        let named = self.waiting.len().saturating_add(self.refused.len());
+        named.saturating_add(self.ready.len()).saturating_add(usize::from(self.stepping))
+    }
 }
 
 /// What became of a file in one step.

@@ -10,6 +10,7 @@ use super::dir::{Fault, random};
 use super::fill::Next;
 use super::scan::Tally;
 use super::spare::{NewSegment, Reserve, Spare};
+use super::stats::Synced;
 use super::tail::{Mark, Tail};
 use super::writer::{Gate, Guard, SegmentRef, Shared, recycle};
 use crate::error::{Error, ErrorKind, Result, is_full};
@@ -124,6 +125,7 @@ impl Shared {
         gate.stats.count_spare(made_ahead);
         let group = std::mem::take(&mut gate.queue);
         gate.writing = group.len();
+        let counted = gate.group_of(group.len());
         gate.called = false;
         let (from, upto, tally) = (gate.written.offset, gate.mark(), gate.tally.clone());
         let header = SegmentHeader {
@@ -149,7 +151,7 @@ impl Shared {
             tail.write_frames(&group, from)?;
             tail.seal(upto, durable, &tally)
         });
-        gate.stats.count_group(group.len(), true);
+        gate.stats.count_group(counted, true, sealed.as_ref().ok().copied().flatten());
         recycle(&mut gate, group);
         gate.writing = 0;
         if let Err(e) = sealed {
@@ -230,7 +232,7 @@ impl Tail {
     /// # Errors
     ///
     /// Final, whatever it is: a refusal for space of footer and cut is none.
-    fn seal(&mut self, last: Mark, durable: Mark, tally: &Tally) -> Result<()> {
+    fn seal(&mut self, last: Mark, durable: Mark, tally: &Tally) -> Result<Option<Synced>> {
         if !self.bare && !self.sealed {
             let offset = self.used.next_multiple_of(limits::ALIGNMENT);
             let footer = footer(self, Place { offset, ..self.place(0) }, last, durable, tally);
@@ -255,7 +257,7 @@ impl Tail {
             }
             cut => cut.map_err(|e| Error::io("cannot cut the zeros", &self.path, e))?,
         }
-        self.sync()
+        Synced::time(|| self.sync())
     }
 }
 

@@ -5,8 +5,11 @@
 
 use std::time::Duration;
 
-/// What a log has done since it was opened. Every number only grows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+use super::writer::{Gate, now};
+use crate::histogram::Histogram;
+
+/// What a log has done since it was opened, numbers that only grow; and in the end what it has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LogStats {
     /// Records that were given an LSN.
@@ -33,6 +36,84 @@ pub struct LogStats {
     pub waits: u64,
     /// How long they waited in all, what they wrote themselves meanwhile included.
     pub wait_time: Duration,
+    /// Failed writes and syncs that poisoned it: one at most, and more only of a channel, which opens
+    /// its log again.
+    pub poisonings: u64,
+    /// Trims that took effect, and the segments that they dropped.
+    pub trims: u64,
+    /// Segments that trims dropped.
+    pub trimmed_segments: u64,
+    /// Microseconds from the first record of a synced group entering the buffer until the sync that
+    /// covers it returned: what the append waited that waited longest, one value a group.
+    pub append_latency: Histogram,
+    /// Microseconds of each sync of frames that returned well.
+    pub sync_latency: Histogram,
+    /// Records of each group.
+    pub group_records: Histogram,
+    /// Bytes of each group.
+    pub group_bytes: Histogram,
+    /// Segments of the log, the tail among them.
+    pub segments: u64,
+    /// Bytes of the sealed ones, and what is in use of the tail.
+    pub segment_bytes: u64,
+    /// Files of trimmed segments that are still there.
+    pub leftovers: u64,
+    /// Bytes that wait to be written, or are being written.
+    pub buffered_bytes: u64,
+    /// A write or a sync has failed: nothing more is appended before a reopen.
+    pub poisoned: bool,
+}
+
+/// When a sync that returned well began and ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Synced {
+    pub(crate) began: Duration,
+    pub(crate) ended: Duration,
+}
+
+impl Synced {
+    /// Times a sync: two looks at the clock, by the thread that waits for the disk, with no lock
+    /// held.
+    pub(crate) fn time<E>(sync: impl FnOnce() -> Result<(), E>) -> Result<Option<Self>, E> {
+        let began = now();
+        sync()?;
+        Ok(Some(Self { began, ended: now() }))
+    }
+}
+
+/// What a thread takes to write it: known before, counted when it is done.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Group {
+    records: u64,
+    bytes: u64,
+    queued_at: Duration,
+}
+
+impl Gate {
+    /// The group that is about to leave the queue, of so many bytes.
+    pub(crate) fn group_of(&self, len: usize) -> Group {
+        Group {
+            records: self.last_lsn().saturating_sub(self.written.lsn),
+            bytes: u64::try_from(len).unwrap_or(u64::MAX),
+            queued_at: self.queued_at,
+        }
+    }
+
+    /// Counters as they are, and what the log has at this moment.
+    pub(crate) fn stats(&self) -> LogStats {
+        let count = |len: usize| u64::try_from(len).unwrap_or(u64::MAX);
+        let live = self.segments.get(self.trimmed_count()..).unwrap_or_default();
+        let sealed = live.split_last().map_or(live, |(_, sealed)| sealed);
+        let sealed = sealed.iter().map(|segment| segment.bytes).fold(0, u64::saturating_add);
+        LogStats {
+            segments: count(live.len()),
+            segment_bytes: sealed.saturating_add(self.end),
+            leftovers: count(self.removal.file_count()),
+            buffered_bytes: count(self.queue.len().saturating_add(self.writing)),
+            poisoned: self.poison.is_some(),
+            ..self.stats.clone()
+        }
+    }
 }
 
 impl LogStats {
@@ -42,10 +123,52 @@ impl LogStats {
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
-    /// A group of so many bytes went to the file.
-    pub(crate) fn count_group(&mut self, len: usize, synced: bool) {
-        self.groups = self.groups.saturating_add(u64::from(len > 0));
-        self.syncs = self.syncs.saturating_add(u64::from(synced));
+    /// A group went to the file; `sync` says that it was to be synced, `synced` that it was.
+    pub(crate) fn count_group(&mut self, group: Group, sync: bool, synced: Option<Synced>) {
+        if group.bytes > 0 {
+            self.groups = self.groups.saturating_add(1);
+            self.group_records.record(group.records);
+            self.group_bytes.record(group.bytes);
+        }
+        self.syncs = self.syncs.saturating_add(u64::from(sync));
+        let Some(Synced { began, ended }) = synced else { return };
+        self.sync_latency.record(micros(ended.saturating_sub(began)));
+        if group.bytes > 0 {
+            self.append_latency.record(micros(ended.saturating_sub(group.queued_at)));
+        }
+    }
+
+    pub(crate) fn count_trim(&mut self, segments: u64) {
+        self.trims = self.trims.saturating_add(1);
+        self.trimmed_segments = self.trimmed_segments.saturating_add(segments);
+    }
+
+    /// Goes on from what an earlier log of the same directory has done.
+    pub(crate) fn continued(mut self, before: &Self) -> Self {
+        for (count, more) in [
+            (&mut self.records, before.records),
+            (&mut self.batches, before.batches),
+            (&mut self.bytes, before.bytes),
+            (&mut self.groups, before.groups),
+            (&mut self.syncs, before.syncs),
+            (&mut self.rolls, before.rolls),
+            (&mut self.fills, before.fills),
+            (&mut self.fill_waits, before.fill_waits),
+            (&mut self.spares_used, before.spares_used),
+            (&mut self.spares_missed, before.spares_missed),
+            (&mut self.waits, before.waits),
+            (&mut self.poisonings, before.poisonings),
+            (&mut self.trims, before.trims),
+            (&mut self.trimmed_segments, before.trimmed_segments),
+        ] {
+            *count = count.saturating_add(more);
+        }
+        self.wait_time = self.wait_time.saturating_add(before.wait_time);
+        self.append_latency.add(&before.append_latency);
+        self.sync_latency.add(&before.sync_latency);
+        self.group_records.add(&before.group_records);
+        self.group_bytes.add(&before.group_bytes);
+        self
     }
 
     pub(crate) fn count_spare(&mut self, made_ahead: bool) {
@@ -60,4 +183,8 @@ impl LogStats {
     pub(crate) fn count_wait_time(&mut self, time: Duration) {
         self.wait_time = self.wait_time.saturating_add(time);
     }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }

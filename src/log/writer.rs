@@ -245,6 +245,7 @@ impl Gate {
         if self.poison.is_none() {
             tracing::error!(error = %cause, "the log is poisoned until it is opened again");
             self.poison = Some(Arc::new(cause));
+            self.stats.poisonings = self.stats.poisonings.saturating_add(1);
         }
     }
 }

@@ -2,14 +2,19 @@
 
 mod checkpoint;
 pub(crate) mod crash;
+pub(crate) mod decisions;
 pub(crate) mod desk;
 mod front;
 mod history;
 mod jobs;
 mod made;
+#[cfg(feature = "metrics")]
+mod metrics;
+mod model;
 pub(crate) mod pins;
 pub(crate) mod retention;
 pub(crate) mod space;
+mod stats;
 mod store;
 mod waits;
 

@@ -523,3 +523,23 @@ fn a_policy_is_explained_or_every_broken_rule_is_told() {
     }
     assert_eq!(check("not toml [").code, 2);
 }
+
+#[test]
+fn the_documented_configuration_is_the_default_and_names_everything() {
+    let (dir, _) = fresh("log");
+    let file = dir.path().join("oncelog.toml");
+    let check = |text: &str| {
+        fs::write(&file, text).unwrap();
+        let checked = run(&["config", "check", file.to_str().unwrap(), "--json"], b"");
+        assert_eq!(checked.code, 0, "{}{}", checked.out, checked.err);
+        checked.objects().pop().unwrap()
+    };
+    let page = include_str!("../../docs/config.md");
+    let (_, rest) = page.split_once("```toml\n").unwrap();
+    let (text, _) = rest.split_once("```").unwrap();
+    assert_eq!(check(text), check(""));
+    for name in oncelog::broadcast::Policy::NAMES {
+        assert!(text.contains(&format!("{name} = ")), "{name}");
+        assert!(page.contains(&format!("| `{name}` |")), "{name}");
+    }
+}

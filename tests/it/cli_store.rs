@@ -284,6 +284,9 @@ fn the_documented_keys_are_those_that_are_printed() {
     ] {
         printed(args).iter().for_each(|object| check_documented(row, object, all));
     }
+    let control = &printed(&["stats"])[0];
+    assert_eq!(control["log"], "control");
+    has_keys(control, "broadcasts jobs parked");
     for log in printed(&["inspect"]) {
         let segments = log["segments"].as_array().unwrap();
         segments.iter().for_each(|one| check_documented("`inspect`, of `segments`", one, true));

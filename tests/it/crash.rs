@@ -12,6 +12,7 @@ pub(crate) mod drive;
 pub(crate) mod explore;
 pub(crate) mod hold;
 pub(crate) mod keyed;
+pub(crate) mod matrix;
 pub(crate) mod oracle;
 pub(crate) mod seen;
 mod sequences;

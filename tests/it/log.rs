@@ -7,6 +7,7 @@ mod front;
 mod index;
 mod reading;
 mod rebuild;
+mod stats;
 pub(crate) mod subscribe;
 mod wakers;
 pub(crate) mod watch;

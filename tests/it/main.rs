@@ -24,6 +24,8 @@ mod cli_corpus;
 mod cli_damage;
 #[cfg(feature = "cli")]
 mod cli_store;
+#[cfg(feature = "cli")]
+mod cli_work;
 mod crash;
 mod damage;
 mod differential;
@@ -41,6 +43,7 @@ mod model;
 mod recovery;
 mod reference;
 mod retention;
+mod spans;
 #[cfg(feature = "cli")]
 mod store_damage;
 mod tidy;

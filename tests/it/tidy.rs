@@ -1,7 +1,11 @@
 //! What the sources and the documents must have in common, read from the files themselves.
 
+mod told;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+
+use crate::figures::figure;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
@@ -14,12 +18,13 @@ const LONGER: &[(&str, &str)] = &[];
 /// What a module may name: its own layer and those before it.
 const LAYERS: &[&[&str]] = &[
     &["planted", "sync"],
-    &["error", "lsn", "clock", "io", "testing"],
+    &["error", "lsn", "clock", "io", "testing", "histogram"],
     &["log"],
     &["channel", "raft"],
     &["store"],
     &["place"],
     &["broadcast"],
+    &["meter"],
     &["import"],
     &["gateway"],
 ];
@@ -352,6 +357,26 @@ fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2).filter(|name| !name.contains('\n'))
 }
 
+/// Names of the tests.
+fn tests() -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for path in ["src", "tests", "format"].iter().flat_map(|dir| files(dir, &[".rs"])) {
+        let source = read(&path);
+        let mut is_test = false;
+        for line in source.lines().map(str::trim_start) {
+            is_test |= line == "#[test]";
+            let name = line.split_once("fn ").and_then(|(_, name)| name.split_once('('));
+            if let Some((name, _)) = name.filter(|_| !line.starts_with("//")) {
+                if is_test {
+                    found.insert(name.to_owned());
+                }
+                is_test = false;
+            }
+        }
+    }
+    found
+}
+
 /// Names that sources define: functions, types and the bugs that can be planted.
 fn defined() -> BTreeSet<String> {
     let mut found = BTreeSet::new();
@@ -405,14 +430,16 @@ fn the_map_of_promises_names_what_is_there() {
 #[test]
 fn the_table_of_failures_names_what_is_there() {
     let text = read("docs/failures.md");
-    let defined = defined();
+    let (defined, tests) = (defined(), tests());
     let rows: Vec<Vec<&str>> = (text.lines())
         .filter(|line| line.starts_with("| ") && !line.starts_with("| ---"))
         .map(|line| line.trim_matches('|').split(" | ").map(str::trim).collect())
         .filter(|row: &Vec<&str>| row[0] != "symptom")
         .collect();
-    let mut wrong = Vec::new();
+    let (mut wrong, mut tested) = (Vec::new(), 0);
     for row in &rows {
+        let has_test = row.iter().skip(2).flat_map(|cell| quoted(cell)).any(|n| tests.contains(n));
+        tested += usize::from(has_test || row.iter().skip(2).any(|cell| cell.contains("bug `")));
         if row.len() != 3 || row.iter().any(|cell| cell.is_empty()) {
             wrong.push(format!("{row:?}: expected a symptom, where it was seen, and an answer"));
         }
@@ -431,6 +458,8 @@ fn the_table_of_failures_names_what_is_there() {
         }
     }
     none(&wrong);
+    figure(15, "lines of failures, each with an answer", rows.len());
+    figure(15, "lines of failures with a test or a planted bug", tested);
     assert!(rows.len() >= 120, "{} lines", rows.len());
 }
 

@@ -194,5 +194,10 @@ fn explain(policy: &Policy) -> Vec<(&'static str, String, &'static str)> {
             "a task is retried for so long, then parked",
         ),
         ("broadcasts_per_hour_max", rate, "keyed broadcasts that the operator expects"),
+        (
+            "history",
+            if policy.history_warns { "warn" } else { "refuse" }.into(),
+            "what a bound below the keys that are kept is",
+        ),
     ]
 }

@@ -40,6 +40,10 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
         let held = seen.view.why_not_trimmed();
         let cursors = held.iter().filter(|holder| holder.kind == HolderKind::Cursor);
         usage.pins.extend(cursors.map(Pin::of));
+        if let Some(store) = store.as_ref().filter(|_| seen.name == CONTROL) {
+            // Damage that keeps it from being told is a finding.
+            usage.pins.extend(restart(store).ok().flatten());
+        }
         if json {
             out.object(&log_object(&seen, &usage))?;
         } else {
@@ -63,6 +67,22 @@ impl Pin {
     fn of(holder: &Holder) -> Self {
         Self { by: format!("{} {:?}", holder.kind, holder.name), lsn: holder.lsn.get() }
     }
+}
+
+/// The control log of a store.
+const CONTROL: &str = "control";
+
+/// What the next open needs of control; nothing of one that is empty.
+fn restart(store: &StoreView) -> oncelog::Result<Option<Pin>> {
+    if store.control().last_lsn().is_none() {
+        return Ok(None);
+    }
+    let (checkpoint, from) = store.restart_needs()?;
+    let by = checkpoint.map_or_else(
+        || "restart without two checkpoints".to_owned(),
+        |lsn| format!("restart from the checkpoint at LSN {lsn}"),
+    );
+    Ok(Some(Pin { by, lsn: from.get() }))
 }
 
 /// What a store uses a log for.

@@ -22,6 +22,7 @@ mod replay;
 mod stats;
 mod value;
 mod verify;
+mod work;
 mod writer;
 
 use std::process::ExitCode;

@@ -2,14 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use oncelog::Record;
+use oncelog::broadcast::StoreView;
+use oncelog::io::fs::FsIo;
 use serde_json::{Map, Value, json};
 
 use crate::failure::{Exit, Failure};
 use crate::logs::{self, Seen, Verdict};
 use crate::record;
 use crate::render::{self, Out, count, things};
+use crate::work::Work;
 
 /// Count records, bytes and times; never writes, works beside a live writer.
 #[derive(Debug, clap::Args)]
@@ -25,6 +29,12 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
     for seen in &place.logs {
         let mut stats = Stats::default();
         let end = stats.read(seen);
+        if place.is_store && seen.name == "control" {
+            // One that is damaged is told of below.
+            stats.work = StoreView::open(&args.path, Arc::new(FsIo::new()))
+                .ok()
+                .map(|store| Work::of(&store));
+        }
         if json {
             out.object(&stats.object(seen))?;
         } else {
@@ -52,6 +62,8 @@ struct Stats {
     sizes: BTreeMap<u32, u64>,
     batch_sizes: BTreeMap<u32, u64>,
     open_batch: u64,
+    /// Of the control log of a store.
+    work: Option<Work>,
 }
 
 /// Names that are counted apart; further ones count as `others`.
@@ -122,6 +134,9 @@ impl Stats {
         object.insert("vchannels".into(), json!(self.vchannels));
         object.insert("payload_histogram".into(), histogram(&self.sizes));
         object.insert("batch_histogram".into(), histogram(&self.batch_sizes));
+        if let Some(work) = &self.work {
+            work.insert_into(&mut object);
+        }
         Value::Object(object)
     }
 
@@ -157,7 +172,7 @@ impl Stats {
         for (what, n) in rows {
             out.line(&format!("  {what:<40} {:>14}", count(n)))?;
         }
-        Ok(())
+        self.work.as_ref().map_or(Ok(()), |work| work.print(out))
     }
 }
 

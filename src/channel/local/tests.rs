@@ -184,6 +184,27 @@ fn after_a_failed_sync_only_a_reopen_tells_what_stands() {
     assert!(reader.next().unwrap().is_some());
 }
 
+/// The log behind a reopen is another one: its counters begin at zero.
+#[test]
+fn a_channel_goes_on_counting_over_a_reopen() {
+    let io = MemIo::default();
+    let channel = open(&io);
+    let stats = || channel.stats().unwrap();
+    append(&channel, &[message("a", b"1"), message("a", b"2")]);
+    io.arm(Which::Kind(CallKind::Sync), 1, 1, Fault::Error(EIO));
+    let lost = channel.enqueue(&[message("a", b"3")]).unwrap();
+    assert_eq!(kind(lost.wait()), ErrorKind::OutcomeUnknown);
+    let before = stats();
+    assert_eq!((before.records, before.poisonings, before.poisoned), (3, 1, true));
+    channel.reopen().unwrap();
+    assert_eq!((stats().records, stats().poisonings, stats().poisoned), (3, 1, false));
+    assert_eq!(stats().sync_latency, before.sync_latency);
+    append(&channel, &[message("a", b"4")]);
+    let after = stats();
+    assert_eq!((after.records, after.batches, after.bytes > before.bytes), (4, 3, true));
+    assert_eq!(after.group_records.count(), 3);
+}
+
 #[test]
 fn a_reopen_that_fails_may_be_tried_again() {
     let io = MemIo::default();

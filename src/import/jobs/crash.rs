@@ -2,12 +2,16 @@
 //! same call afterwards ends with every row once.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 
 use super::tests::{open_on, request, rows_on};
 use super::*;
+use crate::broadcast::Options;
 use crate::io::fault::{Dice, Fault, Which};
 use crate::io::mem::{Machine, MemIo, survivors};
+use crate::log::CreateMode;
+use crate::store::{Store, StoreOptions};
 
 const STORE: &str = "/store";
 
@@ -60,7 +64,7 @@ fn stopped_at(machine: &Machine, nth: u64, file: &Path) -> Option<Machine> {
 }
 
 #[test]
-fn an_import_that_is_stopped_anywhere_has_every_row_once_after_its_retry() {
+pub(super) fn an_import_that_is_stopped_anywhere_has_every_row_once_after_its_retry() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("a.csv");
     std::fs::write(&file, "n\n0\n1\n2\n3\n4\n5\n6\n").unwrap();
@@ -85,6 +89,50 @@ fn an_import_that_is_stopped_anywhere_has_every_row_once_after_its_retry() {
         }
     }
     assert!(points > 40, "only {points} points");
+}
+
+/// Time that a test moves on.
+#[derive(Debug)]
+struct Moved {
+    real: SystemClock,
+    ms: AtomicU64,
+}
+
+impl Clock for Moved {
+    fn wall_ms(&self) -> u64 {
+        1_700_000_000_000 + self.ms.load(Ordering::SeqCst)
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.real.monotonic() + Duration::from_millis(self.ms.load(Ordering::SeqCst))
+    }
+}
+
+#[test]
+pub(super) fn rows_stay_visible_when_the_record_of_their_job_is_gone() {
+    const DAYS_MS: u64 = 3 * 86_400_000;
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("a.csv");
+    std::fs::write(&file, "n\n0\n1\n2\n").unwrap();
+    let io: Arc<dyn crate::io::Io> = Arc::new(MemIo::new(Machine::new()));
+    let clock = Arc::new(Moved { real: SystemClock::new(), ms: AtomicU64::new(0) });
+    let imports = Imports::with_slice_rows(2);
+    let store = StoreOptions::new().create(CreateMode::IfMissing).io(Arc::clone(&io));
+    let store = Store::open(STORE, &store.clock(Arc::<Moved>::clone(&clock))).unwrap();
+    let options = imports.types().into_iter().fold(Options::new(), Options::register);
+    let broadcaster = Broadcaster::open(store, options).unwrap();
+    let asked = request("c", &[&file]).vchannels(Some(2));
+    let report = imports.run(&broadcaster, asked, &ImportCall::of("p"), &mut |_| {}).unwrap();
+    let before = rows_on(&io, Path::new(STORE), "c");
+    assert_eq!(before.len(), 3);
+    clock.ms.fetch_add(DAYS_MS, Ordering::SeqCst);
+    while broadcaster.jobs().get(report.job).is_some() {
+        // A refresh has the sweeper look at once.
+        broadcaster.refresh(broadcaster.policy()).unwrap();
+        thread::yield_now();
+    }
+    assert_eq!(rows_on(&io, Path::new(STORE), "c"), before);
+    broadcaster.close().unwrap();
 }
 
 #[test]

@@ -15,6 +15,9 @@ use crate::lsn::Lsn;
 pub(crate) struct ViewChannels {
     names: Vec<String>,
     views: BTreeMap<String, LogView>,
+    /// The attempts that the records of their jobs say were committed: job and attempt.
+    #[cfg(planted)]
+    committed: Vec<(u64, u32)>,
 }
 
 impl ViewChannels {
@@ -23,7 +26,17 @@ impl ViewChannels {
         let names: Vec<String> = view.pchannels()?;
         let views = names.iter().map(|name| Ok((name.clone(), view.channel(name)?)));
         let views = views.collect::<Result<_>>()?;
-        Ok(Self { names, views })
+        #[cfg(planted)]
+        let committed = {
+            let jobs = view.state().jobs().filter(|(_, job)| matches!(job.over, Some((true, _))));
+            jobs.map(|(id, job)| (id.0, job.attempt)).collect()
+        };
+        Ok(Self {
+            names,
+            views,
+            #[cfg(planted)]
+            committed,
+        })
     }
 
     /// The pchannels in order.
@@ -37,6 +50,11 @@ impl Channels for ViewChannels {
         let unknown = || Error::new(ErrorKind::InvalidInput, format!("no pchannel {pchannel}"));
         let view = self.views.get(pchannel).ok_or_else(unknown)?;
         Ok(Box::new(ViewMessages { reader: view.reader(from)? }))
+    }
+
+    #[cfg(planted)]
+    fn is_committed_by_record(&self, attempt: crate::import::verdict::AttemptOf) -> bool {
+        self.committed.contains(&(attempt.job.0, attempt.attempt))
     }
 }
 

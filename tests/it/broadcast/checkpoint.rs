@@ -131,7 +131,11 @@ fn a_key_that_was_dropped_is_probably_seen_when_no_record_tells_of_it() {
 }
 
 /// Appends control records as no broadcaster would.
-fn forge(machine: &Machine, hands: &Arc<Hands>, records: impl Fn(u64) -> Vec<Body>) -> Machine {
+pub(super) fn forge(
+    machine: &Machine,
+    hands: &Arc<Hands>,
+    records: impl Fn(u64) -> Vec<Body>,
+) -> Machine {
     let io = MemIo::new(machine.clone());
     let options = oncelog::Options::new().create(CreateMode::Never).io(Arc::new(io.clone()));
     let options = options.clock(Arc::<Hands>::clone(hands));

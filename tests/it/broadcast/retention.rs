@@ -88,6 +88,19 @@ pub(crate) fn a_full_window_refuses_new_keys_and_answers_known_ones() {
 }
 
 #[test]
+fn a_window_that_was_filled_behind_expired_keys_opens_again_with_its_policy() {
+    // The sweeper may not have come to the expired ones: they counted against the bound at an open.
+    let desk = desk(|policy| policy.window_count_max = 2);
+    desk.submit("1", "p").unwrap();
+    desk.submit("2", "p").unwrap();
+    desk.hands.pass(DAY_MS + 1_000);
+    let third = desk.submit("3", "p").unwrap();
+    let desk = desk.reopen();
+    assert_same(&third, &desk.submit("3", "p").unwrap());
+    desk.broadcaster.refresh(desk.broadcaster.policy()).unwrap();
+}
+
+#[test]
 pub(crate) fn eviction_takes_the_oldest_key_without_a_promise_and_never_a_firm_one() {
     let desk = desk(|policy| policy.window_count_max = 2);
     let firm = desk.submit("firm", "p").unwrap();

@@ -1,0 +1,157 @@
+//! What the commands tell of work that is not done: who pins a log, what is parked, how many.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use oncelog::broadcast::{
+    Broadcaster, MessageType, Options, Request, Role, Scope, Task, Verdict, WindowFull,
+};
+use oncelog::{CreateMode, ErrorKind, Store, StoreOptions};
+use oncelog_format::control::{JobPhase, JobPlan, JobState};
+use serde_json::{Value, json};
+
+use crate::cli::{fresh, run};
+
+/// A type whose callback says the same each time.
+#[derive(Debug)]
+struct Kind(&'static str, Role, Verdict);
+
+impl MessageType for Kind {
+    fn name(&self) -> &str {
+        self.0
+    }
+
+    fn role(&self) -> Role {
+        self.1
+    }
+
+    fn apply(&self, _task: &Task) -> Verdict {
+        self.2.clone()
+    }
+}
+
+fn open(dir: &str) -> Broadcaster {
+    let store = StoreOptions::new().create(CreateMode::IfMissing);
+    let store = Store::open(Path::new(dir), &store).unwrap();
+    let parks = Kind("Parks", Role::Plain, Verdict::Park("a person has to look".into()));
+    let loads = Kind("Load", Role::StartsJob, Verdict::Done);
+    let options = Options::new().register(Arc::new(parks)).register(Arc::new(loads));
+    let broadcaster = Broadcaster::open(store, options).unwrap();
+    broadcaster.ensure_vchannels(&["a".into()]).unwrap();
+    broadcaster
+}
+
+fn request(message_type: &str, key: &str) -> Request {
+    let scope = Scope {
+        principal: "default".into(),
+        message_type: message_type.into(),
+        domain: "store".into(),
+        identity: "0".into(),
+        generation: 0,
+        client_key: key.into(),
+    };
+    Request::new(message_type, Some(scope), vec!["a".into()], b"p".to_vec())
+}
+
+fn objects(args: &[&str]) -> Vec<Value> {
+    let run = run(&[args, &["--json"]].concat(), b"");
+    assert_eq!(run.code, 0, "{args:?}: {}", run.err);
+    run.objects()
+}
+
+/// Who pins a log, and from which LSN on.
+fn pins(store: &str, log: &str) -> Value {
+    let all = objects(&["inspect", store]);
+    all.iter().find(|object| object["log"] == log).unwrap()["why_not_trimmed"].clone()
+}
+
+#[test]
+fn every_pin_of_a_stores_logs_is_named_and_parked_work_is_told() {
+    let (_dir, store) = fresh("store");
+    let broadcaster = open(&store);
+    let parked = broadcaster.submit(&request("Parks", "1"), None).unwrap_err();
+    assert_eq!(parked.kind(), ErrorKind::Parked);
+    let parked = parked.broadcast_id().unwrap();
+    let job = broadcaster.submit(&request("Load", "2"), None).unwrap().id;
+    let jobs = broadcaster.jobs();
+    let from = jobs.pin_ends(job).unwrap();
+    let next = from[0].next_lsn;
+    let plan = JobPlan {
+        job,
+        attempt: 1,
+        files: vec![],
+        slice_rows: 8_192,
+        partition_function: 1,
+        partition_version: 1,
+        vchannels: vec!["a".into()],
+        from,
+        detail: vec![],
+    };
+    jobs.plan(plan).unwrap();
+    let state = JobState {
+        job,
+        attempt: 1,
+        phase: JobPhase::Importing,
+        progress: 50,
+        rows: 7,
+        reason: String::new(),
+        detail: vec![],
+    };
+    jobs.record(state).unwrap();
+    // Beside the writer, too.
+    let on_channel = json!([
+        { "by": format!("broadcast {parked}"), "lsn": 1 },
+        { "by": format!("job {job}"), "lsn": next },
+    ]);
+    assert_eq!(pins(&store, "channels/p0"), on_channel);
+    let restart = json!([{ "by": "restart without two checkpoints", "lsn": 1 }]);
+    assert_eq!(pins(&store, "control"), restart);
+    assert!(broadcaster.checkpoint().unwrap());
+    assert_eq!(pins(&store, "control"), restart);
+    broadcaster.ensure_vchannels(&["b".into()]).unwrap();
+    assert!(broadcaster.checkpoint().unwrap());
+    let pinned = pins(&store, "control");
+    let by = pinned[0]["by"].as_str().unwrap();
+    assert!(by.starts_with("restart from the checkpoint at LSN "), "{pinned}");
+    let end: u64 = by.rsplit(' ').next().unwrap().parse().unwrap();
+    let lsn = pinned[0]["lsn"].as_u64().unwrap();
+    assert!(1 < lsn && lsn < end, "{pinned}");
+    broadcaster.close().unwrap();
+    assert_eq!(pins(&store, "channels/p0"), on_channel);
+    let control = &objects(&["stats", &store])[0];
+    let of = |in_flight, parked, done, failed| json!({ "in_flight": in_flight, "parked": parked, "done": done, "failed": failed });
+    let expected = json!({ "Load": of(0, 0, 1, 0), "Parks": of(0, 1, 0, 0) });
+    assert_eq!(control["broadcasts"], expected);
+    assert_eq!(control["jobs"], json!({ "Importing": { "count": 1, "rows": 7 } }));
+    let told = &control["parked"][0];
+    assert_eq!(told["broadcast_id"], parked.to_string());
+    assert_eq!(told["reason"], "a person has to look");
+    let text = run(&["stats", &store], b"").out;
+    assert!(text.contains(&format!("broadcast {parked} of type Parks is parked since ")), "{text}");
+    let text = run(&["inspect", &store], b"").out;
+    for part in [format!("broadcast {parked} needs LSN 1"), format!("job {job} needs LSN")] {
+        assert!(text.contains(&part), "{part} is not in {text}");
+    }
+}
+
+#[test]
+fn the_summary_of_keys_has_the_effective_window_and_evictions() {
+    let (_dir, store) = fresh("store");
+    let broadcaster = open(&store);
+    let summary = || objects(&["keys", &store, "--summary"])[0].clone();
+    broadcaster.submit(&request("Load", "1"), None).unwrap();
+    assert_eq!(summary()["effective_ms"], 86_400_000);
+    let mut policy = broadcaster.policy();
+    (policy.window_count_max, policy.window_full) = (2, WindowFull::EvictOldest);
+    broadcaster.refresh(policy).unwrap();
+    for key in ["2", "3"] {
+        let noop = request("Noop", key);
+        broadcaster.submit(&noop, None).unwrap();
+    }
+    broadcaster.close().unwrap();
+    let summary = summary();
+    assert_eq!((&summary["evicted_count"], &summary["expired_count"]), (&1.into(), &0.into()));
+    assert!(summary["effective_ms"].as_u64().unwrap() < 60_000, "{summary}");
+    let text = run(&["keys", &store, "--summary"], b"").out;
+    assert!(text.contains("0 expired, 1 evicted"), "{text}");
+}
