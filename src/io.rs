@@ -105,13 +105,14 @@ pub trait Io: fmt::Debug + Send + Sync + 'static {
     /// After an error each of them may be old or new on disk for ever, whatever a later call says.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
 
-    /// Opens a directory, for its lock alone: [`IoFile::try_lock`], [`IoFile::try_lock_shared`].
+    /// Opens a directory, for its lock ([`IoFile::try_lock`], [`IoFile::try_lock_shared`]) and to
+    /// sync it later: [`IoFile::sync`] of it is [`Io::sync_dir`], and needs no file handle any more.
     /// Each call makes an open file description of its own.
     ///
     /// # Errors
     ///
-    /// `Unsupported` where directories have no locks, `NotFound`, `NotADirectory`, else what the
-    /// system says. The log then maps nothing and cuts no file.
+    /// `Unsupported` where directories cannot be opened, `NotFound`, `NotADirectory`, else what the
+    /// system says. Without one the log maps nothing and cuts no file.
     fn open_dir(&self, dir: &Path) -> io::Result<Arc<dyn IoFile>> {
         let _ = dir;
         Err(io::ErrorKind::Unsupported.into())
@@ -228,6 +229,17 @@ pub trait IoFile: fmt::Debug + Send + Sync {
         Err(io::ErrorKind::Unsupported.into())
     }
 
+    /// What no other file has that is there at the same time: whether a name stands for a file that
+    /// is open. `None` where that cannot be told; a file of the log that lost its name is then taken
+    /// for the one that has it.
+    ///
+    /// # Errors
+    ///
+    /// What the system says.
+    fn id(&self) -> io::Result<Option<FileId>> {
+        Ok(None)
+    }
+
     /// Hands out the first `len` bytes without copying them where that is possible.
     ///
     /// For sealed segments only: nobody writes over its frames any more, and nobody shortens it while
@@ -304,6 +316,16 @@ pub trait IoFile: fmt::Debug + Send + Sync {
             }
         }
     }
+}
+
+/// Identity of a file, as [`IoFile::id`] tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(clippy::exhaustive_structs, reason = "two numbers, as a system has them")]
+pub struct FileId {
+    /// Number of the file system.
+    pub device: u64,
+    /// Number of the file in it.
+    pub file: u64,
 }
 
 /// How a file is opened.

@@ -7,8 +7,8 @@
 //! runtime; [`Log::append_async`] and [`broadcast::Broadcaster::submit_async`] are the front for
 //! tasks of tokio, whose threads never wait for a disk.
 
-#[cfg(not(unix))]
-compile_error!("oncelog runs on Unix: it needs flock, positioned I/O and synced directories");
+#[cfg(not(target_os = "linux"))]
+compile_error!("oncelog runs on Linux: what its promises need of a system is known there alone");
 
 pub mod broadcast;
 pub mod channel;

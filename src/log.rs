@@ -172,8 +172,9 @@ impl Log {
     ///
     /// - `InvalidInput` for an empty batch, `Limit` for a record or a batch that is too large:
     ///   nothing was written.
-    /// - `StoreFull` when there is no space for the next segment: nothing was written, and a later
-    ///   append may succeed.
+    /// - `StoreFull` when there is no space for the next segment, `Io` when it cannot be made for
+    ///   another reason, as without a free file handle: nothing was written, and a later append may
+    ///   succeed.
     /// - `OutcomeUnknown` when a write or sync failed after the LSNs were assigned: only opening
     ///   the log again tells.
     /// - `Poisoned` when one had failed before, `Closed` after a close: nothing was written.

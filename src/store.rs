@@ -20,7 +20,9 @@ use crate::channel::{ChannelLog, LocalChannel};
 use crate::clock::{Clock, ClockLimits, LogTime};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{DirEntry, EntryKind, Io, OpenHow};
-use crate::log::dir::{DirLock, make_named, sync_dir, sync_parent, sync_parent_if_allowed};
+use crate::log::dir::{
+    DirLock, absolute, make_named, sync_dir, sync_parent, sync_parent_if_allowed,
+};
 use crate::log::{CreateMode, Log, Options, Record, RecordKind, RecoveryReport, Retention};
 use crate::sync::Mutex;
 
@@ -166,7 +168,7 @@ impl Store {
     ///
     /// What was made is durable when this returns.
     pub fn open(dir: impl AsRef<Path>, options: &StoreOptions) -> Result<Self> {
-        let (dir, io) = (dir.as_ref(), Arc::clone(&options.log.io));
+        let (dir, io) = (&*absolute(dir.as_ref())?, Arc::clone(&options.log.io));
         let _span = tracing::debug_span!("open_store", dir = %dir.display()).entered();
         if !options.log.retention.is_everything() {
             let what = "a retention of all logs of a store: it is set for its channels alone";

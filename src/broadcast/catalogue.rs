@@ -1,5 +1,6 @@
 //! What control says besides broadcasts: vchannels, collections, the policy in force.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use oncelog_format::control::{Body, Channel, Collection, PolicyRecord};
@@ -33,14 +34,14 @@ impl Inner {
 
     pub(super) fn missing_vchannels(&self, core: &Core, names: &[String]) -> Result<Vec<Body>> {
         let max = usize::try_from(VCHANNEL_NAME_LEN_MAX).unwrap_or(usize::MAX);
-        let mut missing: Vec<&String> = Vec::new();
+        let (mut missing, mut named) = (Vec::new(), HashSet::new());
         for name in names {
             if name.is_empty() || name.len() > max {
                 let len = name.len();
                 let message = format!("a vchannel: expected 1 to {max} bytes, found {len}");
                 return Err(refusal::invalid(message));
             }
-            if core.state.pchannel_of(name).is_none() && !missing.contains(&name) {
+            if core.state.pchannel_of(name).is_none() && named.insert(name) {
                 missing.push(name);
             }
         }

@@ -10,6 +10,7 @@ use super::state::State;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{EntryKind, Io};
 use crate::log::LogView;
+use crate::log::dir::absolute;
 use crate::lsn::Lsn;
 use crate::store::{
     CHANNEL_GONE, CHANNELS, CONTROL, LOCK_GONE, expect_log, identity, list, pchannel_dirs,
@@ -32,7 +33,7 @@ impl StoreView {
     ///
     /// `InvalidInput` where there is no store; `Corrupt`, `Unsupported`, `Io`.
     pub fn open(dir: impl AsRef<Path>, io: Arc<dyn Io>) -> Result<Self> {
-        let dir = dir.as_ref();
+        let dir = &*absolute(dir.as_ref())?;
         let entries = match io.kind(dir) {
             Ok(Some(EntryKind::Dir)) => list(&*io, dir)?,
             Ok(_) => Vec::new(),

@@ -12,7 +12,7 @@ use std::{fmt, io};
 pub enum CallKind {
     /// Opening an existing file.
     Open,
-    /// Opening a directory for its lock.
+    /// Opening a directory.
     OpenDir,
     /// Making a file.
     Create,
@@ -40,6 +40,8 @@ pub enum CallKind {
     SetLen,
     /// Reserving blocks.
     Allocate,
+    /// Asking for the identity of an open file.
+    Id,
     /// Locking alone.
     Lock,
     /// Locking beside others.

@@ -8,7 +8,7 @@
 use std::fs::{self, File};
 use std::num::NonZeroU64;
 use std::ops::Range;
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ use rustix::fs::{Advice, FallocateFlags, OFlags};
 use rustix::io::Errno;
 
 use super::map::map_file;
-use super::{Blocks, DirEntry, EntryKind, Io, IoFile, OpenHow};
+use super::{Blocks, DirEntry, EntryKind, FileId, Io, IoFile, OpenHow};
 
 /// The file system of the machine.
 #[derive(Clone, Copy, Debug, Default)]
@@ -54,7 +54,7 @@ impl Io for FsIo {
             let what = if kind == EntryKind::Dir { "is a directory" } else { "not a regular file" };
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         }
-        Ok(Arc::new(FsFile::new(file)))
+        Ok(Arc::new(FsFile::new(file, false)))
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
@@ -94,10 +94,9 @@ impl Io for FsIo {
     fn open_dir(&self, dir: &Path) -> io::Result<Arc<dyn IoFile>> {
         let mut options = File::options();
         options.read(true).custom_flags(OFlags::DIRECTORY.bits().cast_signed());
-        Ok(Arc::new(FsFile::new(options.open(dir)?)))
+        Ok(Arc::new(FsFile::new(options.open(dir)?, true)))
     }
 
-    #[cfg(target_os = "linux")]
     fn blocks(&self, dir: &Path) -> io::Result<Blocks> {
         let kind = u64::try_from(rustix::fs::statfs(dir)?.f_type).unwrap_or(0);
         Ok(blocks_of(kind))
@@ -115,12 +114,13 @@ const EVICT_BYTES: u64 = 64 << 10;
 #[derive(Debug)]
 struct FsFile {
     file: File,
+    is_dir: bool,
     locked: AtomicBool,
 }
 
 impl FsFile {
-    const fn new(file: File) -> Self {
-        Self { file, locked: AtomicBool::new(false) }
+    const fn new(file: File, is_dir: bool) -> Self {
+        Self { file, is_dir, locked: AtomicBool::new(false) }
     }
 
     fn locked(&self, answer: io::Result<()>) -> io::Result<bool> {
@@ -163,7 +163,12 @@ impl IoFile for FsFile {
     fn sync(&self) -> io::Result<()> {
         // Not `File::sync_data`, which repeats an interrupted call: an error that the first one
         // consumed would be lost (fsync(2): it is reported once per description).
-        Ok(rustix::fs::fdatasync(&self.file)?)
+        let synced = if self.is_dir {
+            rustix::fs::fsync(&self.file)
+        } else {
+            rustix::fs::fdatasync(&self.file)
+        };
+        Ok(synced?)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
@@ -190,6 +195,11 @@ impl IoFile for FsFile {
 
     fn try_lock_shared(&self) -> io::Result<bool> {
         self.locked(fs2::FileExt::try_lock_shared(&self.file))
+    }
+
+    fn id(&self) -> io::Result<Option<FileId>> {
+        let found = self.file.metadata()?;
+        Ok(Some(FileId { device: found.dev(), file: found.ino() }))
     }
 
     fn evict(&self, bytes: Range<u64>) -> io::Result<()> {
@@ -353,7 +363,7 @@ mod tests {
             .create_new(true)
             .open(dir.path().join("a"))
             .unwrap();
-        let file = FsFile::new(file);
+        let file = FsFile::new(file, false);
         file.write_all_at(b"abc", 0).unwrap();
         write_zeros(&file, 600_001).unwrap();
         assert_eq!(file.len().unwrap(), 600_001);

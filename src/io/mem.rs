@@ -33,7 +33,7 @@ use self::node::Ino;
 #[cfg(test)]
 pub(super) use self::tests::check_locks;
 use super::fault::{self, CallKind, Dice, Fault, Faults, Which};
-use super::{DirEntry, EntryKind, Io, IoFile, OpenHow};
+use super::{DirEntry, EntryKind, FileId, Io, IoFile, OpenHow};
 
 /// Bytes that the system copies at once: a process can be killed between two.
 const PAGE: usize = 4096;
@@ -213,6 +213,21 @@ impl MemIo {
         }
     }
 
+    fn sync_dir_of(&self, dir: impl FnOnce(&Machine) -> io::Result<Ino>) -> io::Result<()> {
+        let (mut shared, fault) = self.enter(CallKind::SyncDir)?;
+        let Shared { machine, dice, .. } = &mut *shared;
+        let dir = dir(machine)?;
+        match fault {
+            Some(Fault::Error(number)) => {
+                if number != fault::EINTR {
+                    machine.fail_sync_dir(dir, dice)?;
+                }
+                Err(io::Error::from_raw_os_error(number))
+            }
+            _ => machine.sync_dir(dir),
+        }
+    }
+
     /// Counts a call that a short count does not touch.
     fn enter_whole(&self, kind: CallKind) -> io::Result<MutexGuard<'_, Shared>> {
         self.enter(kind).map(|(shared, _)| shared)
@@ -236,6 +251,7 @@ impl Io for MemIo {
             io: self.clone(),
             ino,
             description,
+            is_dir: false,
             writable: how != OpenHow::Read,
             told: AtomicU64::new(told),
         }))
@@ -262,17 +278,7 @@ impl Io for MemIo {
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        let (mut shared, fault) = self.enter(CallKind::SyncDir)?;
-        let Shared { machine, dice, .. } = &mut *shared;
-        match fault {
-            Some(Fault::Error(number)) => {
-                if number != fault::EINTR {
-                    machine.fail_sync_dir(dir, dice)?;
-                }
-                Err(io::Error::from_raw_os_error(number))
-            }
-            _ => machine.sync_dir(dir),
-        }
+        self.sync_dir_of(|machine| machine.resolve(dir))
     }
 
     fn open_dir(&self, dir: &Path) -> io::Result<Arc<dyn IoFile>> {
@@ -281,8 +287,8 @@ impl Io for MemIo {
         shared.descriptions += 1;
         let description = shared.descriptions;
         drop(shared);
-        let told = AtomicU64::new(0);
-        Ok(Arc::new(MemFile { io: self.clone(), ino, description, writable: false, told }))
+        let (io, told) = (self.clone(), AtomicU64::new(0));
+        Ok(Arc::new(MemFile { io, ino, description, is_dir: true, writable: false, told }))
     }
 
     /// Repeats when a run does, and differs between processes: it depends on the changes of the
@@ -305,6 +311,7 @@ struct MemFile {
     io: MemIo,
     ino: Ino,
     description: u64,
+    is_dir: bool,
     writable: bool,
     /// Failed write-backs of the file that this description was told of.
     told: AtomicU64,
@@ -359,6 +366,9 @@ impl IoFile for MemFile {
     }
 
     fn sync(&self) -> io::Result<()> {
+        if self.is_dir {
+            return self.io.sync_dir_of(|_| Ok(self.ino));
+        }
         let (mut shared, fault) = self.io.enter(CallKind::Sync)?;
         let Shared { machine, dice, .. } = &mut *shared;
         match fault {
@@ -415,6 +425,11 @@ impl IoFile for MemFile {
             Locked::Exclusive(_) => Ok(false),
             Locked::Shared(holders) => Ok(holders.insert(self.description)),
         }
+    }
+
+    fn id(&self) -> io::Result<Option<FileId>> {
+        self.io.enter_whole(CallKind::Id).map(drop)?;
+        Ok(Some(FileId { device: 0, file: to_u64(self.ino) }))
     }
 
     fn evict(&self, bytes: Range<u64>) -> io::Result<()> {

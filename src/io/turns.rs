@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bytes::Bytes;
 
 use super::mem::{Machine, MemIo};
-use super::{DirEntry, EntryKind, Io, IoFile, OpenHow};
+use super::{DirEntry, EntryKind, FileId, Io, IoFile, OpenHow};
 use crate::sync::Mutex;
 
 /// A process on a machine in memory.
@@ -132,6 +132,10 @@ impl IoFile for TurnsFile {
 
     fn try_lock_shared(&self) -> io::Result<bool> {
         self.file.try_lock_shared()
+    }
+
+    fn id(&self) -> io::Result<Option<FileId>> {
+        self.file.id()
     }
 
     fn map(&self, len: u64) -> io::Result<Bytes> {

@@ -16,13 +16,16 @@ use std::sync::Arc;
 
 use oncelog_format::limits::{ALIGNMENT, FRAMES_OFFSET};
 use oncelog_format::lock::{LOCK_CONTENT_LEN, LOCK_LEN, LOCK_UNFINISHED};
+use oncelog_format::segment::MINOR;
 use oncelog_format::{
     CURSORS_LEN, CursorCopy, Footer, Owner, Place, SegmentHeader, Slot, Uuid, encode_lock,
     segment_name,
 };
 
 use super::Log;
-use super::dir::{self, make_named, refusal, sync_dir, sync_parent, sync_parent_if_allowed};
+use super::dir::{
+    self, DirLock, make_named, refusal, sync_dir, sync_parent, sync_parent_if_allowed,
+};
 use super::facts::{CURSORS_NAME, LOCK_NAME};
 use super::live::{Live, Reach};
 use super::pins::HolderKind;
@@ -31,8 +34,10 @@ use super::scan::{Invalid, Tally, Window, frame_at};
 use super::view::LogView;
 use super::writer::closed;
 use crate::error::{Error, ErrorKind, Result};
-use crate::io::{EntryKind, Io, IoFile, OpenHow};
+use crate::io::{DirEntry, EntryKind, Io, IoFile, OpenHow};
 use crate::lsn::Lsn;
+
+const NOT_EMPTY: &str = "the directory is not empty";
 
 /// Bytes that are written at a time.
 const WRITE_LEN: usize = 1 << 20;
@@ -69,15 +74,15 @@ impl Log {
     /// for it, as for a pin of the name `backup`.
     ///
     /// The copy is a log of its own: same records, LSNs and cursors, another
-    /// [`BackupReport::uuid`]. Sealed
-    /// segments and tail alike are copied frame by frame, and each frame is verified.
+    /// [`BackupReport::uuid`]. Sealed segments and tail alike are copied frame by frame, and each
+    /// frame is verified.
     ///
     /// # Errors
     ///
-    /// `InvalidInput` where the directory is neither absent nor empty; `StoreFull` and `Io` where
-    /// the system refuses; `Corrupt` where a record is damaged; `Closed`. What was made is removed
-    /// then, as far as the system allows; what stays, and what a crash leaves, is no log: opening it
-    /// is `Corrupt`.
+    /// `InvalidInput` where the directory is neither absent nor empty; `Busy` where another process
+    /// was faster to take it; `StoreFull` and `Io` where the system refuses; `Corrupt` where a record
+    /// is damaged; `Closed`. What was made is removed then, as far as the system allows; what stays,
+    /// and what a crash leaves, is no log: opening it is `Corrupt`.
     ///
     /// # Durability
     ///
@@ -117,7 +122,10 @@ impl Log {
             let firsts = gate.segments.iter().skip(1).map(|next| next.header.first_lsn);
             let lasts = firsts.map(|first| first.saturating_sub(1)).chain([gate.durable.lsn]);
             let segments = gate.segments.iter().map(|segment| segment.header).zip(lasts);
-            let cursors = gate.holds.cursors.iter().map(|(name, at)| (name.clone(), at.lsn));
+            // One may stand behind the end of a log that lost records.
+            let end = gate.durable.lsn.saturating_add(1);
+            let cursors = gate.holds.cursors.iter();
+            let cursors = cursors.map(|(name, at)| (name.clone(), at.lsn.min(end)));
             let cursors = gate.holds.check_cursors().is_ok().then(|| cursors.collect());
             Plan { segments: segments.collect(), oldest: gate.oldest, cursors }
         };
@@ -168,7 +176,8 @@ impl LogView {
 
 fn copy(source: &dyn Source, plan: &Plan, to: &Path) -> Result<BackupReport> {
     let uuid = Uuid(dir::random(source.io())?);
-    let mut target = Target::make(source.io(), to)?;
+    let to = dir::absolute(to)?;
+    let mut target = Target::make(source.io(), &to)?;
     let copied = target.fill(source, plan, uuid);
     if copied.is_err() {
         target.abandon();
@@ -182,7 +191,7 @@ struct Target<'a> {
     io: &'a dyn Io,
     dir: &'a Path,
     /// Locked, so that whoever opens the copy meanwhile is told to wait.
-    lock: Arc<dyn IoFile>,
+    lock: DirLock,
     files: Vec<PathBuf>,
 }
 
@@ -198,27 +207,19 @@ impl<'a> Target<'a> {
                 sync_parent(io, dir)?;
             }
             Some(EntryKind::Dir) => {
-                let entries = io.list(dir);
-                let entries =
-                    entries.map_err(|e| Error::io("cannot list the directory", dir, e))?;
-                if !entries.is_empty() {
-                    return refuse("the directory is not empty");
+                if !list(io, dir)?.is_empty() {
+                    return refuse(NOT_EMPTY);
                 }
                 sync_parent_if_allowed(io, dir)?;
             }
             Some(_) => return refuse("not a directory"),
         }
-        let path = dir.join(LOCK_NAME);
-        let lock = match io.open(&path, OpenHow::CreateNew) {
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                return refuse("the directory is not empty");
-            }
-            made => made.map_err(|e| refusal("cannot make the lock file", &path, e))?,
-        };
-        let locked = lock.try_lock();
-        if !locked.map_err(|e| Error::io("cannot lock the file", &path, e))? {
-            let what = "the directory is in use by another writer";
-            return Err(Error::new(ErrorKind::Busy, what).at_path(path));
+        let Some(lock) = DirLock::make(io, dir)? else { return refuse(NOT_EMPTY) };
+        // Before it was locked, another process may have made a log there, and may be gone.
+        let len = lock.file().len();
+        let len = len.map_err(|e| Error::io("cannot look at the lock file", dir, e))?;
+        if len > 0 || list(io, dir)?.iter().any(|entry| entry.name != LOCK_NAME) {
+            return refuse(NOT_EMPTY);
         }
         let mut target = Self { io, dir, lock, files: Vec::new() };
         let marked = target.mark();
@@ -238,9 +239,10 @@ impl<'a> Target<'a> {
         if crate::planted::is_active(crate::planted::Bug::BackupUnmarked) {
             content = [0; LOCK_LEN];
         }
-        let written = self.lock.write_all_at(&content, 0);
+        let written = self.lock.file().write_all_at(&content, 0);
         written.map_err(|e| refusal("cannot write the lock file", &path, e))?;
-        self.lock.sync().map_err(|e| Error::io("cannot sync the lock file", &path, e))?;
+        let synced = self.lock.file().sync();
+        synced.map_err(|e| Error::io("cannot sync the lock file", &path, e))?;
         // Before a segment has its name.
         sync_dir(self.io, self.dir)
     }
@@ -260,7 +262,8 @@ impl<'a> Target<'a> {
             let file = file.map_err(|e| refusal("cannot make a segment", &path, e))?;
             self.files.push(path.clone());
             let from = source.path(header);
-            let header = SegmentHeader { uuid, ..*header };
+            // Footer and slots are written anew, as this version does.
+            let header = SegmentHeader { uuid, minor: MINOR, compat: 0, ..*header };
             let mut copy = Copy { from, file, path, header, at: 0, bytes: Vec::new() };
             copy.segment(source, *last, plan.oldest, at == tail)?;
             report.segment_count = report.segment_count.saturating_add(1);
@@ -271,8 +274,8 @@ impl<'a> Target<'a> {
         sync_dir(self.io, self.dir)?;
         // Only here: everything else is durable.
         let path = self.dir.join(LOCK_NAME);
-        let identified = self.lock.write_all_at(&encode_lock(Owner::Log, uuid), 0);
-        let identified = identified.and_then(|()| self.lock.sync());
+        let identified = self.lock.file().write_all_at(&encode_lock(Owner::Log, uuid), 0);
+        let identified = identified.and_then(|()| self.lock.file().sync());
         identified.map_err(|e| Error::io("cannot write the lock file", &path, e))?;
         Ok(report)
     }
@@ -305,8 +308,9 @@ impl<'a> Target<'a> {
     /// Removes what was made, as far as that goes. While a segment may be there, `LOCK` says what
     /// it is.
     fn abandon(&mut self) {
-        let removed = self.lock.write_all_at(&LOCK_UNFINISHED, 0).and_then(|()| {
-            self.lock.sync()?;
+        let lock = self.lock.file();
+        let removed = lock.write_all_at(&LOCK_UNFINISHED, 0).and_then(|()| {
+            lock.sync()?;
             self.files.iter().try_for_each(|path| self.io.remove(path))?;
             self.io.sync_dir(self.dir)?;
             self.io.remove(&self.dir.join(LOCK_NAME))
@@ -315,6 +319,10 @@ impl<'a> Target<'a> {
             tracing::warn!(path = %self.dir.display(), error = %e, "an unfinished backup stays");
         }
     }
+}
+
+fn list(io: &dyn Io, dir: &Path) -> Result<Vec<DirEntry>> {
+    io.list(dir).map_err(|e| Error::io("cannot list the directory", dir, e))
 }
 
 fn put_cursor(bytes: &mut [u8], copy: &CursorCopy<'_>, uuid: Uuid) -> Result<()> {

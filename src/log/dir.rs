@@ -12,6 +12,9 @@ use super::options::CreateMode;
 use crate::error::{Error, ErrorKind, Result, is_full};
 use crate::io::{EntryKind, Io, IoFile, OpenHow};
 
+/// How often a lock file may lose its name while it is being locked.
+const LOCK_TRIES: usize = 16;
+
 /// The exclusive lock of a directory; freed when dropped.
 #[derive(Debug)]
 pub(crate) struct DirLock {
@@ -27,11 +30,17 @@ impl DirLock {
     /// `Busy` when another one holds it, else `Io`.
     pub(crate) fn find(io: &dyn Io, dir: &Path) -> Result<Option<Self>> {
         let path = dir.join(LOCK_NAME);
-        match io.open(&path, OpenHow::ReadWrite) {
-            Ok(file) => Self::of(file, path).map(Some),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(e) => Err(Error::io("cannot open the lock file", &path, e)),
+        for _ in 0..LOCK_TRIES {
+            let file = match io.open(&path, OpenHow::ReadWrite) {
+                Ok(file) => file,
+                Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+                Err(e) => return Err(Error::io("cannot open the lock file", &path, e)),
+            };
+            if let Some(lock) = Self::of(io, file, &path)? {
+                return Ok(Some(lock));
+            }
         }
+        Err(busy(&path))
     }
 
     /// Takes the lock of an existing directory; makes the file, empty, where it is missing.
@@ -41,18 +50,53 @@ impl DirLock {
     /// `Busy` when another one holds it, `StoreFull` without space for the file, else `Io`.
     pub(crate) fn take(io: &dyn Io, dir: &Path) -> Result<Self> {
         let path = dir.join(LOCK_NAME);
-        let file =
-            open_or_make(io, &path).map_err(|e| refusal("cannot open the lock file", &path, e))?;
-        Self::of(file, path)
+        for _ in 0..LOCK_TRIES {
+            let file = open_or_make(io, &path);
+            let file = file.map_err(|e| refusal("cannot open the lock file", &path, e))?;
+            if let Some(lock) = Self::of(io, file, &path)? {
+                return Ok(lock);
+            }
+        }
+        Err(busy(&path))
     }
 
-    fn of(file: Arc<dyn IoFile>, path: PathBuf) -> Result<Self> {
-        let locked = file.try_lock().map_err(|e| Error::io("cannot lock the file", &path, e))?;
-        if !locked {
-            let what = "the directory is in use by another writer";
-            return Err(Error::new(ErrorKind::Busy, what).at_path(path));
+    /// Makes the file, empty, and takes the lock; `None` where something has its name.
+    ///
+    /// # Errors
+    ///
+    /// `Busy` when another one was faster to take it, `StoreFull` without space for the file, else
+    /// `Io`.
+    pub(crate) fn make(io: &dyn Io, dir: &Path) -> Result<Option<Self>> {
+        let path = dir.join(LOCK_NAME);
+        match io.open(&path, OpenHow::CreateNew) {
+            Ok(file) => {
+                Self::of(io, file, &path)?.map_or_else(|| Err(busy(&path)), |it| Ok(Some(it)))
+            }
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(None),
+            Err(e) => Err(refusal("cannot make the lock file", &path, e)),
         }
-        Ok(Self { file, path })
+    }
+
+    /// The lock of an open file; `None` when the file has lost its name, and locks nothing: whoever
+    /// gives a directory up removes it while he holds its lock, and another one may have it open.
+    fn of(io: &dyn Io, file: Arc<dyn IoFile>, path: &Path) -> Result<Option<Self>> {
+        let locked = file.try_lock().map_err(|e| Error::io("cannot lock the file", path, e))?;
+        if !locked {
+            return Err(busy(path));
+        }
+        let named = match io.open(path, OpenHow::Read) {
+            Ok(named) => named,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(Error::io("cannot open the lock file", path, e)),
+        };
+        let same = file.id().and_then(|id| Ok(id == named.id()?));
+        let same = same.map_err(|e| Error::io("cannot look at the lock file", path, e))?;
+        Ok(same.then(|| Self { file, path: path.to_owned() }))
+    }
+
+    /// The file that is locked.
+    pub(crate) fn file(&self) -> &dyn IoFile {
+        &*self.file
     }
 
     /// Makes the file whole where it is short: for a directory that is, or becomes, its owner's.
@@ -91,6 +135,10 @@ impl DirLock {
     }
 }
 
+fn busy(path: &Path) -> Error {
+    Error::new(ErrorKind::Busy, "the directory is in use by another writer").at_path(path)
+}
+
 fn open_or_make(io: &dyn Io, path: &Path) -> io::Result<Arc<dyn IoFile>> {
     match io.open(path, OpenHow::ReadWrite) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {}
@@ -115,6 +163,20 @@ fn fill(file: &dyn IoFile) -> io::Result<bool> {
     file.write_all_at(missing, u64::try_from(from).unwrap_or(u64::MAX))?;
     file.sync()?;
     Ok(true)
+}
+
+/// The path, whatever becomes the directory of the process: files of the log are named for as long
+/// as it is open.
+///
+/// # Errors
+///
+/// `InvalidInput` for an empty path, `Io` where the process has no directory.
+pub(crate) fn absolute(path: &Path) -> Result<PathBuf> {
+    std::path::absolute(path).map_err(|e| {
+        let is_wrong = e.kind() == io::ErrorKind::InvalidInput;
+        let kind = if is_wrong { ErrorKind::InvalidInput } else { ErrorKind::Io };
+        Error::new(kind, "the path is not one of a directory").at_path(path).with_source(e)
+    })
 }
 
 /// Makes sure that the directory is there and is a log's, or may become one. Touches nothing else.
@@ -173,7 +235,6 @@ pub(crate) fn sync_parent_if_allowed(io: &dyn Io, dir: &Path) -> Result<()> {
 
 pub(crate) fn sync_parent(io: &dyn Io, dir: &Path) -> Result<()> {
     match dir.parent() {
-        Some(parent) if parent.as_os_str().is_empty() => sync_dir(io, Path::new(".")),
         Some(parent) => sync_dir(io, parent),
         None => Ok(()),
     }
@@ -181,6 +242,41 @@ pub(crate) fn sync_parent(io: &dyn Io, dir: &Path) -> Result<()> {
 
 pub(crate) fn sync_dir(io: &dyn Io, dir: &Path) -> Result<()> {
     io.sync_dir(dir).map_err(|e| Error::io("cannot sync the directory", dir, e))
+}
+
+/// A directory that is opened before a name in it changes: where the system has no file handle to
+/// spare, that refuses the change, and no name stands that nobody can sync.
+#[derive(Debug)]
+pub(crate) struct NameSync<'a> {
+    io: &'a dyn Io,
+    dir: &'a Path,
+    /// `None` where directories cannot be opened.
+    file: Option<Arc<dyn IoFile>>,
+}
+
+impl<'a> NameSync<'a> {
+    /// # Errors
+    ///
+    /// `Io`; nothing happened.
+    pub(crate) fn open(io: &'a dyn Io, dir: &'a Path) -> Result<Self> {
+        match io.open_dir(dir) {
+            Ok(file) => Ok(Self { io, dir, file: Some(file) }),
+            Err(e) if e.kind() == io::ErrorKind::Unsupported => Ok(Self { io, dir, file: None }),
+            Err(e) => Err(Error::io("cannot open the directory", dir, e)),
+        }
+    }
+
+    /// # Errors
+    ///
+    /// `Io`: which names stand after a power loss is not known.
+    ///
+    /// # Durability
+    ///
+    /// The names in the directory.
+    pub(crate) fn sync(self) -> Result<()> {
+        let synced = self.file.map_or_else(|| self.io.sync_dir(self.dir), |file| file.sync());
+        synced.map_err(|e| Error::io("cannot sync the directory", self.dir, e))
+    }
 }
 
 /// `StoreFull` for a refusal for space, else `Io`.

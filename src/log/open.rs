@@ -37,7 +37,7 @@ const COPY_LEN: usize = 1 << 20;
 pub(crate) fn open(path: &Path, options: &Options) -> Result<(Shared, RecoveryReport)> {
     options.validate()?;
     let begin = now();
-    let io = &*options.io;
+    let (path, io) = (&*dir::absolute(path)?, &*options.io);
     dir::prepare(io, path, options.create)?;
     let lock = match DirLock::find(io, path)? {
         Some(lock) => lock,
@@ -171,10 +171,10 @@ fn resume(
     (gate.oldest, gate.degraded) = (survey.oldest, survey.degraded());
     gate.holds = Holds::new(&survey.cursors);
     gate.slot_lsn = slot.map_or(0, |slot| slot.durable_lsn);
-    gate.must_roll = judged.bare || judged.state != TailState::Clean;
+    gate.must_roll = judged.bare || is_closed_to_frames(segment, judged);
     #[cfg(planted)]
     if crate::planted::is_active(crate::planted::Bug::BareTailWritten) && judged.bare {
-        gate.must_roll = judged.state != TailState::Clean;
+        gate.must_roll = is_closed_to_frames(segment, judged);
         if let Some(tail) = &mut gate.tail {
             tail.bare = false;
         }
@@ -207,6 +207,13 @@ fn resume(
     }
     shared.release_leftovers();
     Ok((shared, report))
+}
+
+/// Whether the next frame needs a segment of its own. One of another minor may promise what this
+/// version does not know how to keep.
+fn is_closed_to_frames(segment: &Segment, judged: &survey::Tail) -> bool {
+    let version = (segment.header.minor, segment.header.compat);
+    judged.state != TailState::Clean || version != (MINOR, 0)
 }
 
 /// The tail, opened, with no record in it that is not durable, and no trim.

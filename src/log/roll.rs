@@ -4,12 +4,13 @@
 //! before the new segment has its name leaves the log as it was, or its tail sealed.
 
 use oncelog_format::limits::{self, FRAMES_OFFSET};
+use oncelog_format::segment::MINOR;
 use oncelog_format::{Footer, Place, SegmentHeader};
 
 use super::dir::{Fault, random};
 use super::fill::Next;
 use super::scan::Tally;
-use super::spare::{NewSegment, Reserve, Spare};
+use super::spare::{BLOCK_BYTES, NewSegment, Reserve, Spare};
 use super::stats::Synced;
 use super::tail::{Mark, Tail};
 use super::writer::{Gate, Guard, SegmentRef, Shared, recycle};
@@ -46,6 +47,9 @@ impl Source {
 /// Bytes that are to fit, and where the segment is taken from.
 type Wanted = (u64, Source);
 
+/// A spare and a salt; else what was ready before, and why.
+type Prepared = std::result::Result<(Spare, u64), (Option<Spare>, Error)>;
+
 type Rolled<'a> = (Guard<'a>, Tail, std::result::Result<(), Fault>);
 
 /// The next size behind a segment of `before` bytes, doubled until `batch` bytes fit.
@@ -59,6 +63,11 @@ pub(crate) fn next_size(before: u64, batch: u64, max: u64) -> u64 {
         size = size.saturating_mul(2);
     }
     size.min(limits::SEGMENT_BYTES_MAX.max(needed))
+}
+
+/// The least size of a segment in which `batch` bytes fit, in whole blocks.
+fn least_size(batch: u64) -> u64 {
+    batch.saturating_add(FRAMES_OFFSET).next_multiple_of(BLOCK_BYTES)
 }
 
 impl Shared {
@@ -107,12 +116,11 @@ impl Shared {
             let e = Error::new(ErrorKind::Limit, "the log has no further segment number");
             return (gate, tail, Err(Fault::Refused(e)));
         };
-        let size = next_size(tail.size, bytes, self.segment_bytes_max);
         // 1. The spare, before a byte is written.
         let (ready, reserve) = (source.take(&mut gate), gate.fill.plan.reserve());
         let made_ahead = ready.is_some();
-        let (mut gate, tail, made) =
-            self.with_tail(gate, tail, |_| self.prepare(ready, number, (size, bytes), reserve));
+        let (mut gate, tail, made) = self
+            .with_tail(gate, tail, |tail| self.prepare_behind(tail, ready, number, bytes, reserve));
         let (spare, salt) = match made {
             Ok(made) => made,
             Err((ready, e)) => {
@@ -128,13 +136,7 @@ impl Shared {
         let counted = gate.group_of(group.len());
         gate.called = false;
         let (from, upto, tally) = (gate.written.offset, gate.mark(), gate.tally.clone());
-        let header = SegmentHeader {
-            number,
-            first_lsn: gate.next_lsn,
-            salt,
-            base_time_ms: gate.time_ms,
-            ..gate.header
-        };
+        let header = gate.next_header(number, salt);
         let (oldest, durable) = (gate.oldest, gate.durable);
         #[cfg(planted)]
         if crate::planted::is_active(crate::planted::Bug::NamedBeforeSync) {
@@ -168,14 +170,33 @@ impl Shared {
         self.install(gate, tail, upto, entered)
     }
 
-    /// A spare in which a batch fits, and a salt; else what was ready before, and why.
+    /// A spare of the next size behind a tail, in which a batch fits.
+    fn prepare_behind(
+        &self,
+        tail: &Tail,
+        ready: Option<Spare>,
+        number: u64,
+        batch: u64,
+        reserve: Reserve,
+    ) -> Prepared {
+        let size = next_size(tail.size, batch, self.segment_bytes_max);
+        match self.prepare(ready, number, (size, batch), reserve) {
+            // Its blocks are what the next one lacks: not even a trim could make room else.
+            Err((ready, e)) if tail.bare && e.kind() == ErrorKind::StoreFull => {
+                tail.cut_bare();
+                self.prepare(ready, number, (least_size(batch), batch), reserve)
+            }
+            made => made,
+        }
+    }
+
     fn prepare(
         &self,
         ready: Option<Spare>,
         number: u64,
         (size, batch): (u64, u64),
         reserve: Reserve,
-    ) -> std::result::Result<(Spare, u64), (Option<Spare>, Error)> {
+    ) -> Prepared {
         let salt = match random(&*self.io) {
             Ok(salt) => u64::from_le_bytes(salt),
             Err(e) => return Err((ready, e)),
@@ -225,7 +246,31 @@ impl Shared {
     }
 }
 
+impl Gate {
+    /// The header of the segment behind the tail.
+    fn next_header(&self, number: u64, salt: u64) -> SegmentHeader {
+        SegmentHeader {
+            number,
+            first_lsn: self.next_lsn,
+            salt,
+            base_time_ms: self.time_ms,
+            // Whatever the tail says that it holds: this one holds what is known here.
+            minor: MINOR,
+            compat: 0,
+            ..self.header
+        }
+    }
+}
+
 impl Tail {
+    /// Gives back what a bare tail holds behind its slots; sealing it cuts the same. A failure is
+    /// told then.
+    fn cut_bare(&self) {
+        if let Err(e) = self.file.set_len(FRAMES_OFFSET) {
+            tracing::warn!(path = %self.path.display(), error = %e, "zeros stay");
+        }
+    }
+
     /// Footer behind the last byte in use, zeros behind it cut, sync. Into a bare tail nothing is
     /// written.
     ///

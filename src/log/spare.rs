@@ -10,7 +10,7 @@ use std::sync::Arc;
 use oncelog_format::limits::FRAMES_OFFSET;
 use oncelog_format::{SegmentHeader, Slot, segment_name};
 
-use super::dir::{Fault, refusal, sync_dir};
+use super::dir::{Fault, NameSync, refusal};
 use super::facts::SPARE_SUFFIX;
 use crate::error::{Error, Result, is_full};
 use crate::io::{Io, IoFile, OpenHow};
@@ -153,6 +153,13 @@ impl Spare {
         header: &SegmentHeader,
         oldest_lsn: u64,
     ) -> std::result::Result<NewSegment, Fault> {
+        let names = match NameSync::open(io, dir) {
+            Ok(names) => names,
+            Err(e) => {
+                self.abandon(io);
+                return Err(Fault::Refused(e));
+            }
+        };
         let slot = Slot {
             counter: 1,
             durable_lsn: header.first_lsn.saturating_sub(1),
@@ -186,7 +193,7 @@ impl Spare {
         if crate::planted::is_active(crate::planted::Bug::NoDirSync) {
             return Ok(self.named(path, header));
         }
-        sync_dir(io, dir).map_err(Fault::Final)?;
+        names.sync().map_err(Fault::Final)?;
         Ok(self.named(path, header))
     }
 

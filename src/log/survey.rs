@@ -110,9 +110,11 @@ impl Survey {
         self.segments.is_empty() && self.damage().is_none()
     }
 
-    /// The first finding that keeps a writer out.
+    /// The first finding that keeps a writer out, one of what this version does not know before any
+    /// damage, as [`Severity::worse`] has it.
     pub(crate) fn damage(&self) -> Option<&Finding> {
-        self.findings.iter().find(|f| f.severity >= Severity::Unsupported)
+        let first = |severity| self.findings.iter().find(|f| f.severity == severity);
+        first(Severity::Unsupported).or_else(|| first(Severity::Corrupt))
     }
 
     /// The last segment, with what only it has; `None` when damage stands in or before it.

@@ -147,7 +147,7 @@ impl Tail {
     /// disk. Dropped from the cache first, as a block that a failed sync left there may never reach
     /// it ([`super::open`]).
     fn put_found(&mut self, found: &Slot) -> std::result::Result<(), Fault> {
-        let dropped = self.file.evict(0..FRAMES_OFFSET);
+        let dropped = self.file.evict(0..u64::MAX);
         dropped.map_err(|e| {
             Fault::Refused(refusal("cannot drop the slots from the cache", &self.path, e))
         })?;

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use oncelog_format::{FrameHeader, Uuid};
 
+use super::dir::absolute;
 use super::facts::{self, FooterFacts, Listing, SegmentFacts};
 use super::finding::{Finding, FindingKind, Severity};
 use super::looked::Looked;
@@ -102,8 +103,9 @@ impl LogView {
     ///
     /// `InvalidInput` when nothing is at the path, or a store is; `Io`.
     pub fn open(path: impl AsRef<Path>, io: Arc<dyn Io>) -> Result<Self> {
-        let survey = settle(&*io, path.as_ref())?;
-        Ok(Self::of(path.as_ref(), io, survey, false))
+        let path = absolute(path.as_ref())?;
+        let survey = settle(&*io, &path)?;
+        Ok(Self::of(path, io, survey, false))
     }
 
     /// As [`LogView::open`] where it is known that nobody writes: one look decides.
@@ -112,12 +114,12 @@ impl LogView {
     ///
     /// As [`LogView::open`].
     pub fn open_unshared(path: impl AsRef<Path>, io: Arc<dyn Io>) -> Result<Self> {
-        let survey = look(&*io, path.as_ref())?;
-        Ok(Self::of(path.as_ref(), io, survey, true))
+        let path = absolute(path.as_ref())?;
+        let survey = look(&*io, &path)?;
+        Ok(Self::of(path, io, survey, true))
     }
 
-    fn of(path: &Path, io: Arc<dyn Io>, survey: Survey, still: bool) -> Self {
-        let path = path.to_path_buf();
+    fn of(path: PathBuf, io: Arc<dyn Io>, survey: Survey, still: bool) -> Self {
         Self { seen: Arc::new(Seen { io, path, survey, still }) }
     }
 
@@ -144,7 +146,7 @@ impl LogView {
         }
     }
 
-    /// The path that was opened.
+    /// The path that was opened, absolute.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.seen.path

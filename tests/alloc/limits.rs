@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use allocation_counter::{measure, opt_out};
 use bytes::Bytes;
 use oncelog::io::fs::FsIo;
-use oncelog::io::{DirEntry, EntryKind, Io, IoFile, OpenHow};
+use oncelog::io::{DirEntry, EntryKind, FileId, Io, IoFile, OpenHow};
 use oncelog::{CreateMode, Log, Lsn, Options};
 
 use crate::figures::figure;
@@ -185,6 +185,10 @@ impl IoFile for CountedFile {
 
     fn try_lock(&self) -> io::Result<bool> {
         self.under.try_lock()
+    }
+
+    fn id(&self) -> io::Result<Option<FileId>> {
+        self.under.id()
     }
 
     fn map(&self, len: u64) -> io::Result<Bytes> {

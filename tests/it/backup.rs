@@ -1,5 +1,7 @@
 //! Backups: whole and consistent beside writers and trims, and never a shorter log, whatever fails.
 
+mod raced;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -7,6 +7,7 @@ mod front;
 mod index;
 mod reading;
 mod rebuild;
+mod segments;
 mod stats;
 pub(crate) mod subscribe;
 mod wakers;

@@ -202,6 +202,10 @@ pub(crate) fn judge(files: &[(String, Vec<u8>)], lock_bytes: Option<&[u8]>) -> F
     let mut finding = Finding::empty();
     let named = classify(files, &mut finding);
     let lock_state = lock_bytes.map_or(LockState::WithoutUuid, lock);
+    // Row @D, before everything else.
+    if named.iter().any(|(_, file)| matches!(header_of(file).0, HeaderState::Unsupported)) {
+        return finding.decide('D', Verdict::Unsupported);
+    }
     // Rows @A to @C.
     let uuid = match (named.is_empty(), lock_state) {
         (true, LockState::WithoutUuid) => return finding.decide('A', Verdict::Absent),
@@ -212,7 +216,6 @@ pub(crate) fn judge(files: &[(String, Vec<u8>)], lock_bytes: Option<&[u8]>) -> F
     };
     let segments = match read_segments(&named, uuid, &mut finding) {
         Ok(segments) => segments,
-        Err(Stop { row: 'D', .. }) => return finding.decide('D', Verdict::Unsupported),
         Err(Stop { row, segment }) => return finding.corrupt(row, Some(segment), None),
     };
     let mut finding = judge_segments(&segments, uuid.is_some(), finding);
@@ -288,7 +291,7 @@ struct Stop {
     segment: u64,
 }
 
-/// Rows @D to @H, each over all segments before the next.
+/// Rows @E to @H, each over all segments before the next.
 fn read_segments<'a>(
     named: &[(Name, &'a [u8])],
     uuid: Option<[u8; 16]>,
@@ -296,11 +299,6 @@ fn read_segments<'a>(
 ) -> Result<Vec<Segment<'a>>, Stop> {
     let states: Vec<_> = named.iter().map(|&(name, file)| (name, file, header_of(file))).collect();
     let stop_at = |row, name: &Name| Err(Stop { row, segment: name.number });
-    if let Some((name, ..)) =
-        states.iter().find(|(.., (state, _))| matches!(state, HeaderState::Unsupported))
-    {
-        return stop_at('D', name);
-    }
     let mut segments = Vec::new();
     let mut headless = Vec::new();
     for (name, file, (state, from_copy)) in states {

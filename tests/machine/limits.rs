@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use oncelog::testing::Dice;
-use oncelog::{Log, LogView, Lsn, Options};
+use oncelog::{CreateMode, ErrorKind, Fill, Log, LogView, Lsn, Options};
 use oncelog_format::{
     Footer, FooterEntry, FrameHeader, Owner, Place, SegmentHeader, Slot, Uuid, encode_frame,
     encode_lock, limits, segment_name,
@@ -205,4 +205,37 @@ fn ten_thousand_segments_are_opened_read_and_trimmed_with_little() {
         command.env(DIR, home.path());
         child::play(command);
     }
+}
+
+/// Rolls onto a spare that is there, while other files of the process take every handle.
+fn roll_without_a_handle(dir: &Path) {
+    let options = Options::new().create(CreateMode::IfMissing).background(false);
+    let options = options.segment_bytes_max(65_536).fill(Fill::Zero);
+    let (log, _) = Log::open(dir, &options).unwrap();
+    for _ in 0..5 {
+        log.append(&[1; 9000]).unwrap();
+    }
+    while log.fill_step().unwrap() {}
+    let handles = std::iter::from_fn(|| File::open("/dev/null").ok());
+    let handles: Vec<File> = handles.collect();
+    for _ in 0..3 {
+        let refused = log.append(&[1; 9000]).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Io, "{refused}");
+    }
+    drop(handles);
+    assert_eq!(log.append(&[1; 9000]).unwrap().get(), 6);
+    log.close().unwrap();
+}
+
+#[test]
+fn a_process_that_has_no_file_handle_left_for_a_moment_goes_on_with_its_log() {
+    if child::part().is_some() {
+        give_little();
+        return roll_without_a_handle(&PathBuf::from(std::env::var_os(DIR).unwrap()));
+    }
+    let home = child::home();
+    let name = "limits::a_process_that_has_no_file_handle_left_for_a_moment_goes_on_with_its_log";
+    let mut command = child::again(name, "roll");
+    command.env(DIR, home.path().join("log"));
+    child::play(command);
 }

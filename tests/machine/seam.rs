@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use oncelog::io::fs::FsIo;
-use oncelog::io::{Blocks, DirEntry, EntryKind, Io, IoFile, OpenHow};
+use oncelog::io::{Blocks, DirEntry, EntryKind, FileId, Io, IoFile, OpenHow};
 
 /// A call that says that it did what it did not do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,13 +52,13 @@ impl Io for Seam {
     fn open(&self, path: &Path, how: OpenHow) -> io::Result<Arc<dyn IoFile>> {
         self.count("open");
         let file = self.io.open(path, how)?;
-        Ok(Arc::new(SeamFile { seam: self.clone(), file }))
+        Ok(Arc::new(SeamFile { seam: self.clone(), file, is_dir: false }))
     }
 
     fn open_dir(&self, dir: &Path) -> io::Result<Arc<dyn IoFile>> {
         self.count("open_dir");
         let file = self.io.open_dir(dir)?;
-        Ok(Arc::new(SeamFile { seam: self.clone(), file }))
+        Ok(Arc::new(SeamFile { seam: self.clone(), file, is_dir: true }))
     }
 
     fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
@@ -105,6 +105,7 @@ impl Io for Seam {
 struct SeamFile {
     seam: Seam,
     file: Arc<dyn IoFile>,
+    is_dir: bool,
 }
 
 impl IoFile for SeamFile {
@@ -124,8 +125,9 @@ impl IoFile for SeamFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.seam.count("sync");
-        if self.seam.lie == Lie::NoSync { Ok(()) } else { self.file.sync() }
+        self.seam.count(if self.is_dir { "sync_open_dir" } else { "sync" });
+        let is_lie = self.seam.lie == Lie::NoSync && !self.is_dir;
+        if is_lie { Ok(()) } else { self.file.sync() }
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
@@ -146,6 +148,10 @@ impl IoFile for SeamFile {
     fn try_lock_shared(&self) -> io::Result<bool> {
         self.seam.count("lock_shared");
         self.file.try_lock_shared()
+    }
+
+    fn id(&self) -> io::Result<Option<FileId>> {
+        self.file.id()
     }
 
     fn map(&self, len: u64) -> io::Result<Bytes> {

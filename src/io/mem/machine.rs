@@ -147,7 +147,7 @@ impl Machine {
     ///
     /// `NotFound` without the directory.
     pub fn fail_dir_sync(&mut self, path: impl AsRef<Path>, seed: u64) -> io::Result<()> {
-        self.fail_sync_dir(path.as_ref(), &mut Dice::new(seed))
+        self.fail_sync_dir(self.resolve(path.as_ref())?, &mut Dice::new(seed))
     }
 
     /// Makes everything durable, as a clean shutdown of the machine does.
@@ -306,15 +306,13 @@ impl Machine {
         self.free = self.free.map(|free| free.saturating_add(blocks));
     }
 
-    pub(super) fn sync_dir(&mut self, path: &Path) -> io::Result<()> {
-        let dir = self.resolve(path)?;
+    pub(super) fn sync_dir(&mut self, dir: Ino) -> io::Result<()> {
         self.dir_mut(dir)?.sync();
         Ok(())
     }
 
     /// A failed sync of a directory: each change is on disk or not, and none is dirty any more.
-    pub(super) fn fail_sync_dir(&mut self, path: &Path, dice: &mut Dice) -> io::Result<()> {
-        let dir = self.resolve(path)?;
+    pub(super) fn fail_sync_dir(&mut self, dir: Ino, dice: &mut Dice) -> io::Result<()> {
         self.dir_mut(dir)?.land(|_| dice.below(2) == 1);
         Ok(())
     }

@@ -14,7 +14,7 @@ use oncelog_format::{CURSOR_LEN, CURSORS_LEN, CursorCopy, DecodeError, Uuid};
 
 use crate::error::{Error, ErrorKind, is_full};
 use crate::io::{Io, IoFile, OpenHow};
-use crate::log::dir::{self, Fault, refusal};
+use crate::log::dir::{Fault, NameSync, refusal};
 use crate::log::facts::{CURSORS_NAME, SPARE_SUFFIX};
 use crate::log::finding::{Finding, FindingKind, Severity};
 use crate::log::pins::Holder;
@@ -239,6 +239,10 @@ impl CursorFile {
             abandon(io, &spare);
             return Err(refuse("cannot reserve the file of the cursors", e));
         }
+        let names = NameSync::open(io, dir).map_err(|e| {
+            abandon(io, &spare);
+            Fault::Refused(e)
+        })?;
         file.sync().map_err(|e| Fault::Final(Error::io("cannot sync the cursors", &spare, e)))?;
         if let Err(e) = io.rename(&spare, &self.path) {
             let full = is_full(&e);
@@ -246,7 +250,7 @@ impl CursorFile {
             abandon(io, &spare);
             return Err(if full { Fault::Refused(error) } else { Fault::Final(error) });
         }
-        dir::sync_dir(io, dir).map_err(Fault::Final)?;
+        names.sync().map_err(Fault::Final)?;
         self.state = State::Open(file);
         Ok(())
     }

@@ -202,7 +202,8 @@ fn samples_of_a_histogram_are_seconds_at_most_a_quarter_too_much() {
     }
 }
 
-/// While an open replays there is nobody to ask for stats.
+/// While an open replays there is nobody to ask for stats. To make so many vchannels at once took a
+/// minute, in which nothing could be decided: each name was compared with all before it.
 #[test]
 fn a_long_replay_tells_how_far_it_is() {
     let (book, desk) = (Book::default(), Desk::open());

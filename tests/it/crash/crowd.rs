@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use oncelog::io::{Blocks, DirEntry, EntryKind, Io, IoFile, OpenHow};
+use oncelog::io::{Blocks, DirEntry, EntryKind, FileId, Io, IoFile, OpenHow};
 use oncelog::testing::{CallKind, MemIo};
 
 type Act = Box<dyn FnMut(CallKind) + Send>;
@@ -131,6 +131,10 @@ impl IoFile for MeetingFile {
 
     fn try_lock(&self) -> Result<bool> {
         self.file.try_lock()
+    }
+
+    fn id(&self) -> Result<Option<FileId>> {
+        self.file.id()
     }
 
     fn map(&self, len: u64) -> Result<Bytes> {

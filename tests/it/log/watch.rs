@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use oncelog::io::fs::FsIo;
-use oncelog::io::{DirEntry, EntryKind, Io, IoFile, OpenHow};
+use oncelog::io::{DirEntry, EntryKind, FileId, Io, IoFile, OpenHow};
 
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -196,6 +196,10 @@ impl IoFile for Watched {
 
     fn try_lock(&self) -> io::Result<bool> {
         self.file.try_lock()
+    }
+
+    fn id(&self) -> io::Result<Option<FileId>> {
+        self.file.id()
     }
 
     fn map(&self, len: u64) -> io::Result<Bytes> {

@@ -113,6 +113,19 @@ fn headers_are_told_apart() {
 }
 
 #[test]
+fn what_is_unknown_is_called_unsupported_whatever_else_is_damaged() {
+    let mut newer = second();
+    newer.put(8, &[2]);
+    let crc = super::bytes::crc(0, &newer.file[..76]).to_le_bytes();
+    newer.put(76, &crc);
+    let mut headless = sealed();
+    headless.file[..12_288].fill(0);
+    let files = vec![headless.done(), newer.clone().done()];
+    check(&files, Some(&lock_with(UUID)), Verdict::Unsupported, "D");
+    check(&[newer.done()], Some(&[1; 512]), Verdict::Unsupported, "D");
+}
+
+#[test]
 fn leftovers_are_left_out_and_missing_segments_are_found() {
     let mut tail = second();
     tail.slot(2, 6, 12_288, 5);
