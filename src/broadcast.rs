@@ -26,6 +26,7 @@ mod admission;
 mod age;
 mod catalogue;
 mod checkpoint;
+mod chunks;
 mod copies;
 mod core;
 mod counts;
@@ -51,6 +52,7 @@ mod snapshot;
 mod state;
 mod stats;
 mod sweep;
+mod trace;
 mod view;
 mod waiting;
 mod window;
@@ -88,6 +90,7 @@ pub use self::stats::{
     BroadcastStats, CheckpointStats, JobStats, KeyStats, ReplayStats, TaskCounts, TypeStats,
     WaitStats,
 };
+pub use self::trace::TraceParent;
 pub use self::view::StoreView;
 pub use self::window::Window;
 pub use oncelog_format::control::Collection;

@@ -4,9 +4,12 @@
 //! each message, appends batches whole, and reads from any position on. What a message means, and
 //! who may send it, is not its affair; it never sends anything twice on its own.
 
+mod earlier;
 mod filter;
 mod local;
 mod pins;
+mod runs;
+mod whole;
 
 use std::fmt;
 use std::time::Duration;
@@ -19,8 +22,11 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::log::{Holder, LogStats};
 use crate::lsn::Lsn;
 
+pub use earlier::Earlier;
 pub use filter::VchannelReader;
 pub use local::LocalChannel;
+pub use runs::Runs;
+pub use whole::WholeReader;
 
 /// Where a message stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,8 +46,10 @@ impl Position {
     }
 }
 
-/// A message on its way. Its properties name the vchannel (`_vc`); the channel sets the version
-/// (`_v`), the time tick (`_tt`) and the last confirmed LSN (`_lc`), whatever they were.
+/// A message on its way, or a chunk of one. Its properties name the vchannel (`_vc`); the channel
+/// sets the version (`_v`), the time tick (`_tt`) and the last confirmed LSN (`_lc`), whatever they
+/// were, but for one: a chunk of a run that begun in an earlier batch states that run's tick, and
+/// keeps it. Another chunk behind the first of its run stands next to the one before it.
 #[derive(Clone, Debug)]
 #[expect(clippy::exhaustive_structs, reason = "built by the caller at every append")]
 pub struct Outgoing<'a> {
@@ -51,7 +59,7 @@ pub struct Outgoing<'a> {
     pub payload: &'a [u8],
 }
 
-/// A message as it stands.
+/// A message as it stands; of one in chunks, LSN and time are those of the last chunk that came.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct StoredMessage {
@@ -93,13 +101,17 @@ impl StoredMessage {
     }
 
     pub(crate) fn damage(&self, e: DecodeError) -> Error {
-        let kind = match e.kind {
-            DecodeErrorKind::Unsupported { .. } => ErrorKind::Unsupported,
-            _ => ErrorKind::Corrupt,
-        };
-        let what = "a message of a channel does not decode";
-        Error::new(kind, what).at_lsn(self.lsn.get()).with_source(e)
+        damaged(self.lsn, e)
     }
+}
+
+fn damaged(lsn: Lsn, e: DecodeError) -> Error {
+    let kind = match e.kind {
+        DecodeErrorKind::Unsupported { .. } => ErrorKind::Unsupported,
+        _ => ErrorKind::Corrupt,
+    };
+    let what = "a message of a channel does not decode";
+    Error::new(kind, what).at_lsn(lsn.get()).with_source(e)
 }
 
 /// Messages that were handed over and are not known to be durable. Dropping this changes nothing
@@ -171,7 +183,7 @@ impl ChannelPin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ChannelLimits {
-    /// Largest encoded message in bytes.
+    /// Largest encoded message in bytes; a larger one is sent in chunks.
     pub message_len_max: u64,
     /// Largest batch in bytes, with what frames add.
     pub batch_bytes_max: u64,
@@ -182,12 +194,12 @@ pub struct ChannelLimits {
 /// Methods added later have a default, so that an implementation goes on compiling.
 pub trait ChannelLog: fmt::Debug + Send + Sync + 'static {
     /// Stamps the messages and hands them over as one batch, kept or lost whole. Their time ticks
-    /// ascend, above every one before.
+    /// ascend, above every one before; the chunks of a run have one tick.
     ///
     /// # Errors
     ///
-    /// A refusal: nothing was written. `InvalidInput` for no message, or one without a vchannel;
-    /// `Limit`, `StoreFull`; `Poisoned` after a failed append, `Closed`.
+    /// A refusal: nothing was written. `InvalidInput` for no message, one without a vchannel, or a
+    /// chunk that states no run and stands next to none; `Limit`, `StoreFull`; `Poisoned` after a failed append, `Closed`.
     ///
     /// # Durability
     ///
@@ -248,13 +260,21 @@ pub trait ChannelLog: fmt::Debug + Send + Sync + 'static {
     /// pinned them by now.
     fn begin_retention(&self) {}
 
-    /// Reads from an LSN on, which need not be there yet.
+    /// Reads whole messages from an LSN on, which need not be there yet: those in chunks too whose
+    /// last chunk came there, wherever the others stand. See [`WholeReader`].
     ///
     /// # Errors
     ///
     /// `Trimmed` below the oldest LSN, which the error carries. `Poisoned` after a failed append:
     /// that a message is absent counts only when it was read after a reopen. `Closed`.
     fn read(&self, from: Lsn) -> Result<Box<dyn MessageReader>>;
+
+    /// Reads messages as they stand from an LSN on, chunk by chunk.
+    ///
+    /// # Errors
+    ///
+    /// As [`ChannelLog::read`].
+    fn read_chunks(&self, from: Lsn) -> Result<Box<dyn MessageReader>>;
 
     /// Drops messages below an LSN, whole segments at a time; the newest message stays.
     ///

@@ -57,6 +57,8 @@ pub enum Bug {
     CopyWithoutScan,
     /// A copy that a scan found counts as a consumer's ack.
     FoundIsAcked,
+    /// After a restart all chunks of a copy are appended, also those that stand.
+    ChunkAppendedAgain,
     /// Eviction takes keys that were promised.
     EvictPromised,
     /// A wall clock far ahead is believed at once.
@@ -166,7 +168,7 @@ impl Bug {
     pub const READING: [Self; 2] = [Self::BackupUnmarked, Self::GapUntold];
 
     /// The bugs of the broadcaster.
-    pub const BROADCAST: [Self; 15] = [
+    pub const BROADCAST: [Self; 16] = [
         Self::TombstoneReset,
         Self::FingerprintFastPath,
         Self::ScopeWithoutOwner,
@@ -175,6 +177,7 @@ impl Bug {
         Self::LockLeaked,
         Self::CopyWithoutScan,
         Self::FoundIsAcked,
+        Self::ChunkAppendedAgain,
         Self::EvictPromised,
         Self::JumpBelieved,
         Self::UnknownIsRefusal,

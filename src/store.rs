@@ -52,6 +52,7 @@ pub struct StoreOptions {
     clock_limits: ClockLimits,
     pchannels: Vec<String>,
     retention: Retention,
+    message_len_max: u64,
 }
 
 impl StoreOptions {
@@ -64,6 +65,7 @@ impl StoreOptions {
             clock_limits: ClockLimits::new(),
             pchannels: vec![PCHANNEL.to_owned()],
             retention: Retention::new(),
+            message_len_max: u64::MAX,
         }
     }
 
@@ -111,6 +113,14 @@ impl StoreOptions {
     #[must_use]
     pub fn retention(mut self, retention: Retention) -> Self {
         self.retention = retention;
+        self
+    }
+
+    /// Sets the largest message of a channel in bytes, where that is less than the largest record of
+    /// the logs: the copies of a broadcast that are larger are sent in chunks.
+    #[must_use]
+    pub fn message_len_max(mut self, len: u64) -> Self {
+        self.message_len_max = len;
         self
     }
 
@@ -248,6 +258,7 @@ impl Store {
             let options = options.resting_retention(self.options.retention);
             let (channel, report) = LocalChannel::open(&path, &options, Arc::clone(&self.time))?;
             self.report.channels.insert(name.clone(), report);
+            let channel = channel.message_len_max(self.options.message_len_max);
             self.channels.insert(name, Arc::new(channel));
         }
         Ok(())

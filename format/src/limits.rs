@@ -45,6 +45,9 @@ pub const TYPE_NAME_LEN_MAX: u32 = 256;
 /// Longest principal, domain, identity or resource key in bytes.
 pub const SCOPE_TEXT_LEN_MAX: u32 = 1_024;
 
+/// Most chunks of one message.
+pub const CHUNK_COUNT_MAX: u32 = 65_536;
+
 /// Longest trace context in bytes.
 pub const TRACE_LEN_MAX: u32 = 1_024;
 

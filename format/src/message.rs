@@ -15,7 +15,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::error::{DecodeError, DecodeErrorKind, EncodeError, EncodeErrorKind};
-use crate::limits::{PROPERTY_COUNT_MAX, PROPERTY_KEY_LEN_MAX, PROPERTY_VALUE_LEN_MAX};
+use crate::limits::{
+    CHUNK_COUNT_MAX, PROPERTY_COUNT_MAX, PROPERTY_KEY_LEN_MAX, PROPERTY_VALUE_LEN_MAX,
+};
 use crate::wire::{self, Reader};
 
 pub use broadcast::{AckMode, BroadcastHeader, BroadcastId, JobId, Resource, SliceStamp};
@@ -109,7 +111,7 @@ impl<'a> Message<'a> {
     /// # Errors
     ///
     /// `Field` where only one of the two keys is there, the total is below 2, or the index is not
-    /// below the total.
+    /// below the total; `Limit` for a total above [`CHUNK_COUNT_MAX`].
     pub fn chunk(&self) -> Result<Option<Chunk>, DecodeError> {
         let (index, total) = (self.entry(CHUNK_INDEX), self.entry(CHUNK_TOTAL));
         let (index, total) = match (index, total) {
@@ -123,6 +125,10 @@ impl<'a> Message<'a> {
         if total_value < 2 {
             let found = u64::from(total_value);
             return Err(DecodeError::field(total.value_at, CHUNK_TOTAL, found));
+        }
+        if total_value > CHUNK_COUNT_MAX {
+            let (len, max) = (u64::from(total_value), u64::from(CHUNK_COUNT_MAX));
+            return Err(DecodeError::new(total.value_at, DecodeErrorKind::Limit { len, max }));
         }
         Chunk::new(index_value, total_value)
             .map(Some)
@@ -214,11 +220,22 @@ impl Properties {
         self.set_value(Cow::Borrowed(P::KEY), out)
     }
 
+    /// Takes the mark of a chunk away.
+    pub fn remove_chunk(&mut self) {
+        self.remove(CHUNK_INDEX);
+        self.remove(CHUNK_TOTAL);
+    }
+
     /// Marks the message as a chunk.
-    pub fn set_chunk(&mut self, chunk: Chunk) {
+    ///
+    /// # Errors
+    ///
+    /// [`EncodeError`] where there is no room for two properties.
+    pub fn set_chunk(&mut self, chunk: Chunk) -> Result<(), EncodeError> {
         for (key, value) in [(CHUNK_INDEX, chunk.index()), (CHUNK_TOTAL, chunk.total())] {
-            self.entries.insert(Cow::Borrowed(key), value.to_le_bytes().to_vec());
+            self.set_value(key, value.to_le_bytes().to_vec())?;
         }
+        Ok(())
     }
 
     /// Sets any key to encoded bytes.

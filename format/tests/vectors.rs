@@ -247,7 +247,7 @@ fn retyped(message: &Message<'_>) -> Properties {
     set::<TraceContext>(message, &mut properties);
     set::<SliceStamp>(message, &mut properties);
     if let Some(chunk) = message.chunk().unwrap() {
-        properties.set_chunk(chunk);
+        properties.set_chunk(chunk).unwrap();
     }
     properties
 }

@@ -20,6 +20,7 @@ use super::made::Lent;
 use super::policy::WindowFull;
 use super::refusal;
 use super::request::{Answer, Request, tombstone_answer};
+use super::trace::{self, TraceParent};
 use super::waiting::{WAITERS_MAX, WAITERS_PER_KEY_MAX, Waiting};
 use super::window::{Admission as Room, Reserved};
 use super::worker;
@@ -94,8 +95,12 @@ impl Admission<'_> {
 
 impl Inner {
     pub(crate) fn submit(&self, request: &Request, timeout: Option<Duration>) -> Result<Answer> {
-        let (name, trace) = (request.message_type.as_str(), request.trace.as_deref());
-        let _span = tracing::info_span!("submit", message_type = name, trace).entered();
+        let name = request.message_type.as_str();
+        let parent = request.trace_context.as_deref().and_then(TraceParent::parse);
+        let trace_id = parent.as_ref().map(TraceParent::trace_id);
+        let parent_id = parent.as_ref().map(TraceParent::parent_id);
+        let span = tracing::info_span!("submit", message_type = name, trace_id, parent_id);
+        let _entered = span.entered();
         let answered = self.answer(request, timeout);
         answered.inspect_err(|e| self.counts.error(e))
     }
@@ -448,7 +453,7 @@ fn acceptance(
         firm: core.policy.window_full == WindowFull::Refuse,
         job: JobLink::None,
         properties: request.properties.clone().into_iter().collect(),
-        trace: request.trace.clone(),
+        trace: request.trace_context.as_deref().and_then(trace::kept),
         payload: request.payload.clone(),
     }
 }

@@ -4,26 +4,23 @@
 //! reading its pchannel from the end that the acceptance states. Nothing else counts; a copy is
 //! never appended on a guess.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError};
 
+use oncelog_format::EncodeError;
 use oncelog_format::control::Accepted;
-use oncelog_format::limits::FRAMES_OFFSET;
 use oncelog_format::message::{
     BroadcastHeader, BroadcastId, MESSAGE_VERSION, MessageType, Properties, TimeTick, TraceContext,
     Vchannel, Version, WriterTerm,
 };
-use oncelog_format::{EncodeError, frame_len};
 
+use super::chunks::{self, Begun, Found, Lane};
 use super::core::{Copy, Core, Inner};
 use super::refusal;
 use super::request::Request;
-use crate::channel::{ChannelLog, Outgoing, Position};
-use crate::error::{Error, ErrorKind, Result};
+use crate::channel::ChannelLog;
+use crate::error::{ErrorKind, Result};
 use crate::lsn::Lsn;
-
-/// More than time tick and last confirmed LSN add to a message, in bytes.
-const STAMPS_LEN: usize = 64;
 
 /// The properties of the copy for one vchannel, but for what the channel stamps.
 pub(crate) fn properties(accepted: &Accepted, term: u64, vchannel: &str) -> Result<Properties> {
@@ -49,42 +46,37 @@ pub(crate) fn properties(accepted: &Accepted, term: u64, vchannel: &str) -> Resu
     encode().map_err(|e| refusal::invalid("the message does not encode").with_source(e))
 }
 
-/// Bytes of a copy with its frame.
-pub(crate) fn copy_bytes(accepted: &Accepted, term: u64, vchannel: &str) -> Result<u64> {
-    let len = properties(accepted, term, vchannel)?.encoded_len(&accepted.payload);
-    let len = u32::try_from(len.saturating_add(STAMPS_LEN)).unwrap_or(u32::MAX);
-    Ok(frame_len(len))
+/// Bytes of a copy with its frames, in chunks where it has to be.
+pub(crate) fn copy_bytes(
+    channel: &dyn ChannelLog,
+    accepted: &Accepted,
+    term: u64,
+    vchannel: &str,
+) -> Result<u64> {
+    let properties = properties(accepted, term, vchannel)?;
+    let total = chunks::total(&properties, &accepted.payload, &channel.limits())?;
+    Ok(chunks::bytes(&properties, &accepted.payload, total))
 }
 
-/// Checks before the acceptance what could only fail behind it: that every copy encodes, and fits.
-/// Returns the bytes of the copies on each pchannel.
+/// Checks before the acceptance what could only fail behind it: that every copy encodes, and fits,
+/// in chunks where it has to. Returns the bytes of the copies on each pchannel.
 pub(crate) fn check(inner: &Inner, core: &Core, accepted: &Accepted) -> Result<Vec<(String, u64)>> {
-    let mut batches: HashMap<&str, u64> = HashMap::new();
+    let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
     for vchannel in &accepted.header.vchannels {
         let channel = inner.channel_of(&core.state, vchannel)?;
-        let limits = channel.limits();
-        let properties = properties(accepted, core.state.term(), vchannel)?;
-        let len = properties.encoded_len(&accepted.payload).saturating_add(STAMPS_LEN);
-        let len = u32::try_from(len).ok().filter(|len| u64::from(*len) <= limits.message_len_max);
-        let Some(len) = len else {
-            let max = limits.message_len_max;
-            let message = format!("the message is too large: expected at most {max} bytes");
-            return Err(Error::new(ErrorKind::Limit, message));
-        };
+        let bytes = copy_bytes(&**channel, accepted, core.state.term(), vchannel)?;
         let pchannel = core.state.pchannel_of(vchannel).unwrap_or_default();
-        let bytes = batches.entry(pchannel).or_insert(FRAMES_OFFSET);
-        *bytes = bytes.saturating_add(frame_len(len));
-        if *bytes > limits.batch_bytes_max {
-            let max = limits.batch_bytes_max;
-            let message = format!("the copies are too large: expected at most {max} bytes");
-            return Err(Error::new(ErrorKind::Limit, message));
-        }
+        let sum = sums.entry(pchannel).or_default();
+        *sum = sum.saturating_add(bytes);
     }
-    Ok(batches.into_iter().map(|(pchannel, bytes)| (pchannel.to_owned(), bytes)).collect())
+    Ok(sums.into_iter().map(|(pchannel, bytes)| (pchannel.to_owned(), bytes)).collect())
 }
 
 /// Where the copies of a task are to go next, by pchannel: which of its vchannels.
 pub(crate) type ByPchannel = Vec<(String, Vec<usize>)>;
+
+/// Copies that are looked for, by task.
+type Wanted = HashMap<BroadcastId, (Arc<Accepted>, Vec<usize>)>;
 
 impl Inner {
     /// Opens the channels of a request again where an append had failed: one that stays poisoned
@@ -135,30 +127,36 @@ impl Inner {
         let channel = self.store.channel(pchannel).ok_or_else(unknown)?;
         // An absence counts only if it is read after a failed log was opened again.
         channel.reopen()?;
-        let mut found: HashMap<(BroadcastId, String), Position> = HashMap::new();
-        let mut reader = channel.read(from)?;
+        let mut found: HashMap<(BroadcastId, String), Found> = HashMap::new();
+        let mut reader = channel.read_chunks(from)?;
         while let Some(stored) = reader.next()? {
             let message = stored.message()?;
             let header = message.property::<BroadcastHeader>().map_err(|e| stored.damage(e))?;
-            let Some(header) = header.filter(|header| wanted.contains_key(&header.id)) else {
-                continue;
-            };
+            let Some(id) = header.map(|header| header.id) else { continue };
+            let Some((accepted, _)) = wanted.get(&id) else { continue };
             let vchannel = message.property::<Vchannel>().map_err(|e| stored.damage(e))?;
             let tick = message.property::<TimeTick>().map_err(|e| stored.damage(e))?;
             if let (Some(Vchannel(vchannel)), Some(tick)) = (vchannel, tick) {
-                let position = Position::new(stored.lsn, tick);
-                found.entry((header.id, vchannel)).or_insert(position);
+                let found = found.entry((id, vchannel)).or_default();
+                found.take(&stored, &message, tick, &accepted.payload)?;
             }
         }
         let mut core = self.lock();
-        for (id, indexes) in wanted {
+        for (id, (accepted, indexes)) in wanted {
             let Some(run) = core.runs.get_mut(&id) else { continue };
             for at in indexes {
-                let vchannel = run.accepted.header.vchannels.get(at).cloned().unwrap_or_default();
-                if let Some(copy @ Copy::Unresolved) = run.copies.get_mut(at) {
-                    let stands = found.get(&(id, vchannel));
-                    self.counts.copies_found.add(u64::from(stands.is_some()));
-                    *copy = stands.map_or(Copy::Absent, |at| Copy::At(*at));
+                let vchannel = accepted.header.vchannels.get(at).cloned().unwrap_or_default();
+                let Some(copy @ Copy::Unresolved) = run.copies.get_mut(at) else { continue };
+                run.begun.remove(&at);
+                match found.remove(&(id, vchannel)).unwrap_or_default().verdict() {
+                    Ok(position) => {
+                        self.counts.copies_found.add(1);
+                        *copy = Copy::At(position);
+                    }
+                    Err(begun) => {
+                        *copy = Copy::Absent;
+                        run.begun.extend(begun.map(|begun| (at, begun)));
+                    }
                 }
             }
         }
@@ -166,9 +164,9 @@ impl Inner {
     }
 
     /// The unresolved copies on a pchannel, and from where they can stand.
-    fn unresolved(&self, pchannel: &str) -> (HashMap<BroadcastId, Vec<usize>>, Option<Lsn>) {
+    fn unresolved(&self, pchannel: &str) -> (Wanted, Option<Lsn>) {
         let core = self.lock();
-        let mut wanted = HashMap::new();
+        let mut wanted = Wanted::new();
         let mut from: Option<Lsn> = None;
         for (id, run) in &core.runs {
             let groups = Self::in_state(&core, *id, Copy::Unresolved);
@@ -178,77 +176,94 @@ impl Inner {
             let end = run.accepted.ends.iter().find(|end| end.pchannel == pchannel);
             let end = end.and_then(|end| Lsn::new(end.next_lsn)).unwrap_or(Lsn::FIRST);
             from = Some(from.map_or(end, |from| from.min(end)));
-            wanted.insert(*id, indexes);
+            wanted.insert(*id, (Arc::clone(&run.accepted), indexes));
         }
         (wanted, from)
     }
 
-    /// Appends the absent copies of a task, one batch per pchannel; what fails is unresolved.
+    /// Appends the absent copies of a task, or what is missing of them: on each pchannel in one
+    /// batch, where they fit in one. What fails is unresolved.
     pub(crate) fn append_copies(&self, id: BroadcastId, absent: ByPchannel) -> Result<()> {
-        let (accepted, term) = {
+        let (accepted, term, begun) = {
             let core = self.lock();
             let Some(run) = core.runs.get(&id) else { return Ok(()) };
-            (run.accepted.clone(), core.state.term())
+            (run.accepted.clone(), core.state.term(), run.begun.clone())
         };
         let mut outcome = Ok(());
-        let mut pending = Vec::new();
+        let mut lanes = Vec::new();
         for (pchannel, indexes) in absent {
-            let handed = self.enqueue_copies(&accepted, term, &pchannel, &indexes);
-            match handed {
-                Ok(handed) => pending.push((indexes, handed)),
-                Err(e) => {
-                    // A refusal for space wrote nothing; of any other only the pchannel knows.
-                    let refused = matches!(e.kind(), ErrorKind::StoreFull | ErrorKind::Limit);
-                    self.note_copies(id, &indexes, |_| {
-                        if refused { Copy::Absent } else { Copy::Unresolved }
-                    });
-                    outcome = Err(e);
-                }
+            match self.lane(&accepted, term, &pchannel, (&indexes, &begun)) {
+                Ok(lane) => lanes.push(lane),
+                Err(e) => outcome = Err(e),
             }
         }
-        for (indexes, handed) in pending {
-            match handed.wait() {
-                Ok(positions) => {
-                    let count = positions.len().min(indexes.len());
-                    self.counts.copies_appended.add(u64::try_from(count).unwrap_or(u64::MAX));
-                    self.note_copies(id, &indexes, |n| {
-                        positions.get(n).map_or(Copy::Unresolved, |at| Copy::At(*at))
-                    });
+        while !lanes.is_empty() {
+            // A batch on each pchannel at once, then the next one: a run goes on with the tick that
+            // its first batch was given.
+            let mut pending = Vec::new();
+            for mut lane in lanes.drain(..) {
+                match lane.enqueue(&accepted.payload) {
+                    Ok(Some((parts, handed))) => pending.push((lane, parts, handed)),
+                    Ok(None) => {}
+                    Err(e) => {
+                        // A refusal for space wrote nothing; of any other only the pchannel knows.
+                        let refused = matches!(e.kind(), ErrorKind::StoreFull | ErrorKind::Limit);
+                        if !refused || lane.is_begun {
+                            self.note_unresolved(id, &lane);
+                        }
+                        outcome = Err(e);
+                    }
                 }
-                Err(e) => {
-                    self.note_copies(id, &indexes, |_| Copy::Unresolved);
-                    outcome = Err(e);
+            }
+            for (mut lane, parts, handed) in pending {
+                match handed.wait() {
+                    Ok(positions) => {
+                        let whole = lane.note(&parts, &positions);
+                        self.counts.copies_appended.add(whole);
+                        self.note_copies(id, lane.whole().map(|(at, is)| (at, Copy::At(is))));
+                        lanes.push(lane);
+                    }
+                    Err(e) => {
+                        self.note_unresolved(id, &lane);
+                        outcome = Err(e);
+                    }
                 }
             }
         }
         outcome
     }
 
-    fn enqueue_copies(
+    fn lane(
         &self,
         accepted: &Accepted,
         term: u64,
         pchannel: &str,
-        indexes: &[usize],
-    ) -> Result<Box<dyn crate::channel::PendingMessages>> {
+        (indexes, begun): (&[usize], &BTreeMap<usize, Begun>),
+    ) -> Result<Lane> {
         let unknown = || refusal::invalid(format!("unknown pchannel {pchannel}"));
         let channel = self.store.channel(pchannel).ok_or_else(unknown)?;
-        let names = indexes.iter().filter_map(|at| accepted.header.vchannels.get(*at));
-        let outgoing = names
-            .map(|name| {
-                let properties = properties(accepted, term, name)?;
-                Ok(Outgoing { properties, payload: &accepted.payload })
-            })
-            .collect::<Result<Vec<_>>>()?;
-        channel.enqueue_promised(&outgoing)
+        let mut lane = Lane::new(Arc::clone(channel));
+        for at in indexes {
+            let Some(name) = accepted.header.vchannels.get(*at) else { continue };
+            let properties = properties(accepted, term, name)?;
+            lane.add(*at, properties, &accepted.payload, begun.get(at))?;
+        }
+        Ok(lane)
     }
 
-    fn note_copies(&self, id: BroadcastId, indexes: &[usize], copy: impl Fn(usize) -> Copy) {
+    /// The copies of a lane that are not whole are known to the pchannel alone.
+    fn note_unresolved(&self, id: BroadcastId, lane: &Lane) {
+        let whole: BTreeSet<usize> = lane.whole().map(|(at, _)| at).collect();
+        let others = lane.indexes.iter().filter(|at| !whole.contains(at));
+        self.note_copies(id, others.map(|at| (*at, Copy::Unresolved)));
+    }
+
+    fn note_copies(&self, id: BroadcastId, copies: impl Iterator<Item = (usize, Copy)>) {
         let mut core = self.lock();
         let Some(run) = core.runs.get_mut(&id) else { return };
-        for (n, at) in indexes.iter().enumerate() {
-            if let Some(slot) = run.copies.get_mut(*at) {
-                *slot = copy(n);
+        for (at, copy) in copies {
+            if let Some(slot) = run.copies.get_mut(at) {
+                *slot = copy;
             }
         }
     }

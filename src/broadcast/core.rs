@@ -18,6 +18,7 @@ use oncelog_format::message::{BroadcastId, Scope};
 
 use super::age::Stall;
 use super::checkpoint::Checkpoints;
+use super::chunks::Begun;
 use super::counts::Counts;
 use super::holds::{Hold, Owed};
 use super::kind::MessageType;
@@ -121,6 +122,8 @@ pub(crate) struct Run {
     pub(crate) holds: Vec<Hold>,
     /// The last LSN of its acks of this process.
     pub(crate) acked_at: Option<Lsn>,
+    /// What stands of copies that are absent in part.
+    pub(crate) begun: BTreeMap<usize, Begun>,
     /// A worker has it.
     pub(crate) busy: bool,
     /// Something happened while a worker had it.
@@ -428,6 +431,7 @@ impl Core {
             copies: copies.collect(),
             holds: Vec::new(),
             acked_at: None,
+            begun: BTreeMap::new(),
             busy: false,
             again: false,
             ending: false,

@@ -118,7 +118,7 @@ mod tests {
         check(|r| r.vchannels.push("c".into()), &["vchannels"]);
         check(|r| drop(r.properties.insert("x".into(), b"1".to_vec())), &["property x"]);
         check(|r| drop(r.properties.insert("x".into(), Vec::new())), &[]);
-        check(|r| r.trace = Some("00-1".into()), &[]);
+        check(|r| r.trace_context = Some("00-1".into()), &[]);
         let resource = Resource { domain: "d".into(), key: "k".into(), shared: true };
         check(|r| r.resources.push(resource), &["resources"]);
     }

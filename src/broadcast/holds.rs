@@ -244,7 +244,8 @@ fn hold_again(store: &Store, core: &mut Core, id: BroadcastId) -> Result<()> {
         let Some(channel) = store.channel(&end.pchannel) else { continue };
         let mut bytes = 0_u64;
         for vchannel in missing {
-            let copy = super::copies::copy_bytes(&accepted, core.state.term(), vchannel)?;
+            let copy =
+                super::copies::copy_bytes(&**channel, &accepted, core.state.term(), vchannel)?;
             bytes = bytes.saturating_add(copy);
         }
         if bytes > 0 {

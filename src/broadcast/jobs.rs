@@ -217,6 +217,8 @@ impl Jobs {
         };
         self.inner.ask(holder, claim, self.inner.deadline(None))?;
         let mut core = self.inner.lock();
+        // The ending belongs to the span of who asked for the job.
+        let trace = core.state.job(job).and_then(|job| job.accepted.trace.clone());
         let begun = self.begin_ending(&mut core, holder, (job, attempt), |header| Accepted {
             header: BroadcastHeader { resources: vec![own], ..header },
             message_type: message_type.to_owned(),
@@ -227,7 +229,7 @@ impl Jobs {
             firm: true,
             job: JobLink::Ends { job, attempt, commit },
             properties: Vec::new(),
-            trace: None,
+            trace,
             payload,
         });
         let (id, committed, mine) = match begun {

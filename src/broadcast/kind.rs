@@ -12,7 +12,7 @@ use std::sync::Arc;
 use oncelog_format::control::Accepted;
 use oncelog_format::message::{AckMode, BroadcastId};
 
-use super::{Jobs, Request, State};
+use super::{Jobs, Request, State, TraceParent};
 use crate::channel::Position;
 use crate::error::Result;
 
@@ -60,6 +60,12 @@ impl Task {
     #[must_use]
     pub fn id(&self) -> BroadcastId {
         self.accepted.id()
+    }
+
+    /// Returns the span of the caller whose request this is, also behind a restart.
+    #[must_use]
+    pub fn trace_parent(&self) -> Option<TraceParent> {
+        TraceParent::parse(self.accepted.trace.as_deref()?)
     }
 }
 

@@ -32,8 +32,9 @@ pub struct Request {
     pub payload: Vec<u8>,
     /// What the fingerprint covers.
     pub identity: Identity,
-    /// W3C trace context, never a condition of correctness.
-    pub trace: Option<String>,
+    /// The caller's span, as a W3C `traceparent`: in every copy, and told to the callback. A text
+    /// that is none ([`super::TraceParent`]) is dropped; nothing depends on it.
+    pub trace_context: Option<String>,
     /// Vchannels that do not exist are made with the acceptance.
     pub(crate) makes_vchannels: bool,
     /// A collection that is made with the acceptance, and the identity it is to get.
@@ -67,7 +68,7 @@ impl Request {
             properties: BTreeMap::new(),
             payload,
             identity: Identity::Whole,
-            trace: None,
+            trace_context: None,
             makes_vchannels: false,
             makes_collection: None,
         }
@@ -112,8 +113,8 @@ impl Request {
 
     /// Sets the trace context.
     #[must_use]
-    pub fn trace(mut self, trace: impl Into<String>) -> Self {
-        self.trace = Some(trace.into());
+    pub fn trace_context(mut self, traceparent: impl Into<String>) -> Self {
+        self.trace_context = Some(traceparent.into());
         self
     }
 }

@@ -16,7 +16,7 @@ use super::kind::{Role, Task, Verdict};
 use super::locks::Holder;
 use super::request::{Answer, outcome};
 use super::state::TaskState;
-use super::{Jobs, refusal};
+use super::{Jobs, TraceParent, refusal};
 use crate::channel::Position;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::Pending;
@@ -181,8 +181,11 @@ impl Inner {
             return Ok(Next::Park(format!("message type {name} is not registered")));
         };
         let called = {
-            let trace = task.accepted.trace.as_deref();
-            let _span = tracing::info_span!("callback", broadcast = id.0, trace).entered();
+            let parent = task.trace_parent();
+            let trace_id = parent.as_ref().map(TraceParent::trace_id);
+            let parent_id = parent.as_ref().map(TraceParent::parent_id);
+            let span = tracing::info_span!("callback", broadcast = id.0, trace_id, parent_id);
+            let _entered = span.entered();
             CALLBACK.set(Some(id));
             let called = catch_unwind(AssertUnwindSafe(|| kind.apply(&task)));
             CALLBACK.set(None);

@@ -3,6 +3,10 @@
 //! Two locks: one is held while a batch is stamped and handed over, so that time ticks ascend by
 //! LSN, and may be held as long as the log makes appenders wait; the other guards which log is open,
 //! and only for a moment, so that readers never wait for appenders.
+//!
+//! Whole messages, and the first chunks of others, have a tick above every one before. Later chunks
+//! carry that of their first one, and may stand behind later ticks when a crash came in between; so
+//! the last tick that was given is looked for behind them.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -17,7 +21,7 @@ use oncelog_format::message::{
 use super::pins::{Pins, pin_within};
 use super::{
     ChannelLimits, ChannelLog, ChannelPin, MessageReader, Outgoing, PendingMessages, Position,
-    StoredMessage,
+    StoredMessage, WholeReader, damaged,
 };
 use crate::clock::{Clock, LogTime};
 use crate::error::{Error, ErrorKind, Result};
@@ -33,6 +37,7 @@ use crate::sync::{AtomicU64, Mutex, MutexGuard};
 pub struct LocalChannel {
     dir: PathBuf,
     options: Options,
+    message_len_max: u64,
     time: Arc<LogTime>,
     /// The last tick that was given.
     tick: Mutex<TimeTick>,
@@ -84,11 +89,35 @@ impl LocalChannel {
         };
         // Reopening must find the log that this was.
         let options = options.create(CreateMode::Never);
-        let dir = dir.to_owned();
-        let (tick, open) = (Mutex::new(tick), Mutex::new(open));
-        let (promised, pins) = (AtomicU64::new(0), Pins::default());
-        let channel = Self { dir, options, time, tick, promised, pins, open };
+        let channel = Self {
+            dir: dir.to_owned(),
+            message_len_max: u64::from(options.record_len_max),
+            options,
+            time,
+            tick: Mutex::new(tick),
+            promised: AtomicU64::new(0),
+            pins: Pins::default(),
+            open: Mutex::new(open),
+        };
         Ok((channel, report))
+    }
+
+    /// Sets the largest encoded message in bytes, where that is less than the log's largest record.
+    #[must_use]
+    pub fn message_len_max(mut self, len: u64) -> Self {
+        self.message_len_max = len.min(u64::from(self.options.record_len_max));
+        self
+    }
+
+    fn reader(&self, from: Lsn) -> Result<LocalReader> {
+        let log = self.open_log()?;
+        log.check_open()?;
+        let reader = log.reader(from)?;
+        Ok(LocalReader { log, reader })
+    }
+
+    fn is_long(&self, len: u64) -> bool {
+        len > self.message_len_max
     }
 
     fn open_log(&self) -> Result<Log> {
@@ -108,6 +137,12 @@ impl LocalChannel {
         usage: Use,
     ) -> Result<Box<dyn PendingMessages>> {
         let mut drafts = messages.iter().map(Draft::new).collect::<Result<Vec<_>>>()?;
+        if let Some(long) = drafts.iter().map(|draft| draft.len()).find(|len| self.is_long(*len)) {
+            let max = self.message_len_max;
+            let what =
+                format!("a message is too large: expected at most {max} bytes, found {long}");
+            return Err(Error::new(ErrorKind::Limit, what));
+        }
         let mut last = locked(&self.tick);
         let log = self.open_log()?;
         let confirmed = log.durable_lsn().map_or(0, Lsn::get);
@@ -116,11 +151,19 @@ impl LocalChannel {
         let mut tick = *last;
         let mut ticks = Vec::with_capacity(drafts.len());
         for draft in &mut drafts {
-            tick = tick
-                .next(now_ms)
-                .ok_or_else(|| Error::new(ErrorKind::Limit, "time ticks are used up"))?;
-            draft.stamp(tick, LastConfirmed(confirmed));
-            ticks.push(tick);
+            let given = match draft.tick {
+                Tick::Fresh => {
+                    tick = tick
+                        .next(now_ms)
+                        .ok_or_else(|| Error::new(ErrorKind::Limit, "time ticks are used up"))?;
+                    tick
+                }
+                Tick::OfBefore => *ticks.last().ok_or_else(no_run)?,
+                Tick::Of(of) if of <= *last => of,
+                Tick::Of(_) => return Err(no_run()),
+            };
+            draft.stamp(given, LastConfirmed(confirmed));
+            ticks.push(given);
         }
         let records: Vec<&[u8]> = drafts.iter().map(|draft| draft.record.as_slice()).collect();
         let batch = Batch { kind: RecordKind::MESSAGE, records: &records };
@@ -212,23 +255,27 @@ impl ChannelLog for LocalChannel {
     }
 
     fn read(&self, from: Lsn) -> Result<Box<dyn MessageReader>> {
-        let log = self.open_log()?;
-        log.check_open()?;
-        let reader = log.reader(from)?;
-        Ok(Box::new(LocalReader { log, reader }))
+        let reader = self.reader(from)?;
+        let earlier = Box::new(reader.log.clone());
+        Ok(Box::new(WholeReader::new(Box::new(reader), earlier)))
+    }
+
+    fn read_chunks(&self, from: Lsn) -> Result<Box<dyn MessageReader>> {
+        Ok(Box::new(self.reader(from)?))
     }
 
     fn trim(&self, below: Lsn) -> Result<()> {
         let log = self.open_log()?;
-        // The newest message holds the last tick; without it, none is known to be above.
+        // Without the message that holds the last tick, none is known to be above.
         let Some(newest) = log.durable_lsn() else { return Ok(()) };
-        let below = below.min(newest);
+        let (_, holder) = newest_given(&log, newest.next())?;
+        let below = below.min(holder.unwrap_or(newest));
         if below <= log.oldest_lsn() { Ok(()) } else { log.trim(below) }
     }
 
     fn limits(&self) -> ChannelLimits {
         ChannelLimits {
-            message_len_max: u64::from(self.options.record_len_max),
+            message_len_max: self.message_len_max,
             batch_bytes_max: self.options.batch_bytes_max,
         }
     }
@@ -277,6 +324,18 @@ impl ChannelLog for LocalChannel {
 #[derive(Debug)]
 struct Draft {
     record: Vec<u8>,
+    tick: Tick,
+}
+
+/// Which tick a message gets.
+#[derive(Clone, Copy, Debug)]
+enum Tick {
+    /// One of its own.
+    Fresh,
+    /// That of the chunk before it in its batch.
+    OfBefore,
+    /// That of a run which begun in an earlier batch.
+    Of(TimeTick),
 }
 
 impl Draft {
@@ -285,6 +344,7 @@ impl Draft {
             return Err(Error::new(ErrorKind::InvalidInput, "a message names no vchannel"));
         }
         let mut properties = outgoing.properties.clone();
+        let stated = properties.get::<TimeTick>().map_err(|e| no_run().with_source(e))?;
         properties
             .set(&Version(MESSAGE_VERSION))
             .and_then(|()| properties.set(&TimeTick(0)))
@@ -292,7 +352,20 @@ impl Draft {
             .map_err(no_encoding)?;
         let mut record = Vec::new();
         properties.encode(outgoing.payload, &mut record);
-        Ok(Self { record })
+        let chunk = Message::decode(&record).and_then(|message| message.chunk());
+        let tick = match chunk.map_err(|e| no_run().with_source(e))? {
+            None => Tick::Fresh,
+            Some(chunk) => match stated {
+                Some(of) => Tick::Of(of),
+                None if chunk.index() == 0 => Tick::Fresh,
+                None => Tick::OfBefore,
+            },
+        };
+        Ok(Self { record, tick })
+    }
+
+    fn len(&self) -> u64 {
+        u64::try_from(self.record.len()).unwrap_or(u64::MAX)
     }
 
     fn stamp(&mut self, tick: TimeTick, confirmed: LastConfirmed) {
@@ -309,17 +382,38 @@ fn no_encoding(e: EncodeError) -> Error {
     Error::new(ErrorKind::InvalidInput, "a message has no encoding").with_source(e)
 }
 
-/// The tick of the newest message.
+fn no_run() -> Error {
+    Error::new(ErrorKind::InvalidInput, "a chunk belongs to no message that began before it")
+}
+
+/// The last tick that was given.
 fn newest_tick(log: &Log) -> Result<TimeTick> {
-    let none = TimeTick(0);
-    let Some(last) = log.next_lsn().prev().filter(|&last| last >= log.oldest_lsn()) else {
-        return Ok(none);
-    };
-    let mut reader = LocalReader { log: log.clone(), reader: log.reader(last)? };
-    match reader.next()? {
-        Some(stored) => Ok(stored.property()?.unwrap_or(none)),
-        None => Ok(none),
+    newest_given(log, log.next_lsn()).map(|(tick, _)| tick)
+}
+
+/// The last tick that was given below an LSN, and the message that it was given to. Chunks behind
+/// the first of their run carry an older one.
+fn newest_given(log: &Log, below: Lsn) -> Result<(TimeTick, Option<Lsn>)> {
+    let oldest = log.oldest_lsn();
+    let mut reader = log.reader(below.max(oldest))?;
+    let (mut newest, mut holder) = (TimeTick(0), None);
+    while reader.next_lsn() > oldest {
+        let Some(record) = reader.prev()? else { break };
+        if record.kind != RecordKind::MESSAGE.as_u8() {
+            continue;
+        }
+        let message = Message::decode(&record.payload).map_err(|e| damaged(record.lsn, e))?;
+        let tick = message.property::<TimeTick>().map_err(|e| damaged(record.lsn, e))?;
+        let tick = tick.unwrap_or(TimeTick(0));
+        if holder.is_none() || tick > newest {
+            (newest, holder) = (tick, Some(record.lsn));
+        }
+        let chunk = message.chunk().map_err(|e| damaged(record.lsn, e))?;
+        if chunk.is_none_or(|chunk| chunk.index() == 0) {
+            break;
+        }
     }
+    Ok((newest, holder))
 }
 
 #[derive(Debug)]

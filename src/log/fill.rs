@@ -26,7 +26,7 @@ use super::options::Fill;
 use super::roll::next_size;
 use super::spare::{BLOCK_BYTES, Reserve, Spare, window_bytes, window_end, write_zeros};
 use super::writer::{Gate, Guard, Shared};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, ErrorKind};
 use crate::io::{Blocks, Io, IoFile, OpenHow};
 use crate::sync::thread::{self, JoinHandle};
 
@@ -391,7 +391,7 @@ impl Shared {
 
     /// Takes one step, as the thread does; false when there is none.
     #[cfg(any(test, feature = "testing"))]
-    pub(crate) fn fill_step(&self) -> Result<bool> {
+    pub(crate) fn fill_step(&self) -> crate::error::Result<bool> {
         let mut gate = self.gate();
         gate.check_open()?;
         let Some(step) = gate.claim(self.segment_bytes_max) else { return Ok(false) };

@@ -5,10 +5,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use allocation_counter::{AllocationInfo, measure};
-use oncelog::LogView;
+use oncelog::channel::{Earlier, Runs};
 use oncelog::io::Io;
+use oncelog::{LogView, Lsn};
 use oncelog_format::control::ControlRecord;
-use oncelog_format::message::{BroadcastHeader, Fingerprint, Scope};
+use oncelog_format::limits::CHUNK_COUNT_MAX;
+use oncelog_format::message::{
+    AckMode, BroadcastHeader, BroadcastId, Chunk, Fingerprint, Properties, Scope, TimeTick,
+};
 use oncelog_format::{FrameHeader, Message, Place, decode_frame};
 
 use crate::figures::{figure, is_release};
@@ -116,4 +120,46 @@ fn no_hostile_length_or_count_costs_more_memory_than_its_bytes() {
         }
     }
     figure(14, "hostile lengths and counts decoded", count);
+}
+
+/// A channel that holds nothing of what came before.
+#[derive(Debug)]
+struct Nothing;
+
+impl Earlier for Nothing {
+    fn each(
+        &mut self,
+        _from: TimeTick,
+        _below: Lsn,
+        _see: &mut dyn FnMut(&bytes::Bytes) -> oncelog::Result<()>,
+    ) -> oncelog::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_run_of_chunks_costs_memory_for_those_that_came_and_none_for_its_total() {
+    const COUNT: u64 = 10_000;
+    let mut properties = Properties::new();
+    let vchannels = vec!["a".to_owned()];
+    let (id, resources, ack) = (BroadcastId(1), Vec::new(), AckMode::Append);
+    properties.set(&BroadcastHeader { id, vchannels, resources, ack }).unwrap();
+    properties.set_chunk(Chunk::new(0, CHUNK_COUNT_MAX).unwrap()).unwrap();
+    // Each begins a run that never ends.
+    let records = (1..=COUNT).map(|tick| {
+        properties.set(&TimeTick(tick)).unwrap();
+        let mut record = Vec::new();
+        properties.encode(&[7; 100], &mut record);
+        bytes::Bytes::from(record)
+    });
+    let records: Vec<_> = records.collect();
+    let info = measure(|| {
+        let mut runs = Runs::new();
+        for (lsn, record) in (1..).zip(&records) {
+            assert!(runs.take(Lsn::new(lsn).unwrap(), record, &mut Nothing).unwrap().is_none());
+        }
+    });
+    // The newest thousand are kept, at what a chunk and its run cost.
+    let held = check(&info, 2 << 20, "runs that never end");
+    figure(14, "most bytes held of ten thousand runs that never end", held);
 }

@@ -1,6 +1,7 @@
 //! The contract of the broadcaster with its callers, sentence by sentence.
 
 mod checkpoint;
+pub(crate) mod chunks;
 pub(crate) mod crash;
 pub(crate) mod decisions;
 pub(crate) mod desk;
@@ -16,6 +17,7 @@ pub(crate) mod retention;
 pub(crate) mod space;
 mod stats;
 mod store;
+mod trace;
 mod waits;
 
 use std::sync::Arc;

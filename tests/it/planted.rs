@@ -168,7 +168,7 @@ fn check_of_space(bug: Bug) -> fn() {
 
 /// The test that a bug of the broadcaster breaks.
 fn check_of(bug: Bug) -> fn() {
-    use crate::broadcast::{crash, decisions, retention};
+    use crate::broadcast::{chunks, crash, decisions, retention};
     match bug {
         Bug::TombstoneReset => {
             retention::a_key_replays_until_its_instant_and_is_new_work_from_then_on
@@ -184,6 +184,9 @@ fn check_of(bug: Bug) -> fn() {
         Bug::LockLeaked => crate::broadcast::a_refusal_behind_the_locks_releases_them,
         Bug::CopyWithoutScan => crash::a_submit_killed_at_any_point_has_one_effect_for_each_key,
         Bug::FoundIsAcked => crate::broadcast::consumers_acknowledge_and_a_scan_does_not,
+        Bug::ChunkAppendedAgain => {
+            chunks::a_broadcast_in_chunks_killed_at_any_point_gives_each_vchannel_each_chunk_once
+        }
         Bug::EvictPromised => {
             retention::eviction_takes_the_oldest_key_without_a_promise_and_never_a_firm_one
         }

@@ -100,12 +100,13 @@ fn an_open_is_a_span_and_a_poison_an_error_told_once() {
 #[test]
 fn a_submit_is_a_span_with_its_type_and_trace_and_without_its_key_and_payload() {
     let (desk, heard) = (Desk::open(), Listener::default());
-    let trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let (trace, parent) = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7");
     let mut request = request("secret-key", "secret-payload");
-    request.trace = Some(trace.to_owned());
+    request.trace_context = Some(format!("00-{trace}-{parent}-01"));
     with_default(heard.clone(), || desk.broadcaster.submit(&request, None).unwrap());
     let told = heard.told();
-    let span = format!("INFO submit message_type=\"Script\" trace=\"{trace}\"");
+    let ids = format!("trace_id=\"{trace}\" parent_id=\"{parent}\"");
+    let span = format!("INFO submit message_type=\"Script\" {ids}");
     assert!(told.contains(&span), "{told:?}");
     assert!(told.iter().all(|line| !line.contains("secret")), "{told:?}");
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::error::{DecodeError, DecodeErrorKind, EncodeError, EncodeErrorKind};
-use crate::limits::{TRACE_LEN_MAX, TYPE_NAME_LEN_MAX, VCHANNEL_NAME_LEN_MAX};
+use crate::limits::{CHUNK_COUNT_MAX, TRACE_LEN_MAX, TYPE_NAME_LEN_MAX, VCHANNEL_NAME_LEN_MAX};
 use crate::wire::{self, Reader, u64_of};
 
 /// Keys that begin with it belong to oncelog.
@@ -212,11 +212,12 @@ pub struct Chunk {
 }
 
 impl Chunk {
-    /// Chunk `index` (from 0) of `total`; `None` unless the total is at least 2 and above the
-    /// index.
+    /// Chunk `index` (from 0) of `total`; `None` unless the total is at least 2, at most
+    /// [`CHUNK_COUNT_MAX`], and above the index.
     #[must_use]
     pub fn new(index: u32, total: u32) -> Option<Self> {
-        (total >= 2 && index < total).then_some(Self { index, total })
+        let fits = (2..=CHUNK_COUNT_MAX).contains(&total) && index < total;
+        fits.then_some(Self { index, total })
     }
 
     /// Which one it is, from 0.

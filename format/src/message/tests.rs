@@ -141,18 +141,22 @@ fn a_chunk_has_both_keys_a_total_of_two_and_an_index_below_it() {
         (None, Some(2), Err(CHUNK_INDEX)),
         (Some(0), Some(1), Err(CHUNK_TOTAL)),
         (Some(2), Some(2), Err(CHUNK_INDEX)),
-        (Some(0), Some(u32::MAX), Ok(Chunk::new(0, u32::MAX))),
+        (Some(65_535), Some(65_536), Ok(Chunk::new(65_535, 65_536))),
+        (Some(0), Some(65_537), Err("limit")),
+        (Some(0), Some(u32::MAX), Err("limit")),
     ] {
         let record = message(index, total);
         let found = Message::decode(&record).unwrap().chunk();
         let found = found.map_err(|error| match error.kind {
             DecodeErrorKind::Field { name, .. } => name,
+            DecodeErrorKind::Limit { max: 65_536, .. } => "limit",
             other => panic!("{other:?}"),
         });
         assert_eq!(found, expected);
     }
+    assert_eq!(Chunk::new(0, 65_537), None);
     let mut properties = Properties::new();
-    properties.set_chunk(Chunk::new(1, 3).unwrap());
+    properties.set_chunk(Chunk::new(1, 3).unwrap()).unwrap();
     let record = encoded(&properties, b"");
     assert_eq!(Message::decode(&record).unwrap().chunk(), Ok(Chunk::new(1, 3)));
 }
@@ -166,6 +170,7 @@ fn limits_of_properties_hold_for_writers_and_readers() {
     properties.set_value("0", vec![1]).unwrap();
     let error = properties.set_value("one more", Vec::new()).unwrap_err();
     assert_eq!(error.kind, EncodeErrorKind::Limit { len: 257, max: 256 });
+    assert!(properties.set_chunk(Chunk::new(0, 2).unwrap()).is_err());
     assert!(properties.set_value("x".repeat(257), Vec::new()).is_err());
     assert!(properties.set_value("0", vec![0; 1_048_577]).is_err());
     assert!(properties.set_value("", Vec::new()).is_err());

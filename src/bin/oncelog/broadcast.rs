@@ -34,6 +34,9 @@ pub(crate) struct Args {
     /// Payload of every copy.
     #[arg(long, value_name = "TEXT", default_value = "", allow_hyphen_values = true)]
     payload: String,
+    /// The caller's span, as a W3C traceparent; a text that is none is dropped.
+    #[arg(long, value_name = "TRACEPARENT", allow_hyphen_values = true)]
+    trace_parent: Option<String>,
     /// Longest wait, such as 30s; without it there is no limit.
     #[arg(long, value_name = "DURATION", value_parser = wait)]
     wait: Option<std::time::Duration>,
@@ -54,9 +57,10 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
         client_key: key.clone().into_bytes(),
     });
     let payload = args.payload.clone().into_bytes();
-    let request = Request::new(args.of_type.clone(), scope, args.vchannels.clone(), payload)
+    let mut request = Request::new(args.of_type.clone(), scope, args.vchannels.clone(), payload)
         .resources(args.resource.clone())
         .making_vchannels();
+    request.trace_context.clone_from(&args.trace_parent);
     let writer = Writer::open(&args.dir, &args.writer, CreateMode::IfMissing)?;
     let answer = writer.run(|writer| Ok(writer.broadcaster.submit(&request, args.wait)?))?;
     // A result is JSON in either mode: it is what scripts take apart.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use oncelog::broadcast::StoreView;
+use oncelog::channel::Runs;
 use oncelog::io::fs::FsIo;
 use oncelog::{ErrorKind, Lsn, Record, Severity};
 use serde_json::{Map, Value, json};
@@ -52,6 +53,10 @@ pub(crate) struct Args {
     /// Show valid records behind damage, too, marked; the exit code is still that of the damage.
     #[arg(long, conflicts_with = "follow")]
     skip_damage: bool,
+    /// Show the chunks of messages as they stand, also those of a message that is not whole;
+    /// without it, a message is shown once, where its last chunk stands.
+    #[arg(long)]
+    chunks: bool,
     /// How payloads are shown.
     #[arg(long, value_enum, default_value = "utf8")]
     payload: PayloadArg,
@@ -119,10 +124,11 @@ fn dump(
     let mut next = from;
     let mut may_go_on = from.is_none();
     let mut reader = seen.view.reader(begin(seen, args, from))?;
+    let mut whole = Whole::default();
     loop {
         let record = match reader.next() {
             Ok(Some(record)) => record,
-            Ok(None) => return Ok(next),
+            Ok(None) => return whole.end(next),
             // A writer trimmed what was not asked for by its LSN: what is left follows.
             Err(error) if may_go_on && error.kind() == ErrorKind::Trimmed => {
                 may_go_on = false;
@@ -141,12 +147,54 @@ fn dump(
         let is_past = args.to.is_some_and(|to| record.lsn > to)
             || args.until.is_some_and(|until| record.time_ms > ms(until));
         if is_past || (args.follow && !record.durable) {
-            return Ok(next);
+            return whole.end(next);
         }
         next = Some(record.lsn.next());
-        if wanted(&record, args) {
-            print(seen, &Shown { record, behind_damage: false }, args, out)?;
+        let Some(shown) = whole.take(seen, args, record)? else { continue };
+        if wanted(&shown.record, args) {
+            print(seen, &shown, args, out)?;
         }
+    }
+}
+
+/// Messages of one log, put together where they stand in chunks.
+#[derive(Debug, Default)]
+struct Whole {
+    runs: Runs,
+    /// What contradicted itself and was shown as it stands.
+    first_damage: Option<Failure>,
+}
+
+impl Whole {
+    /// What is shown for a record; nothing for a chunk of a message that is not whole.
+    fn take(
+        &mut self,
+        seen: &Seen,
+        args: &Args,
+        mut record: Record,
+    ) -> Result<Option<Shown>, Failure> {
+        let of_message = record::message(&record);
+        if args.chunks || of_message.is_none() {
+            return Ok(Some(Shown::plain(record)));
+        }
+        let chunk = of_message.and_then(|message| message.chunk().ok().flatten());
+        match self.runs.take(record.lsn, &record.payload, &mut &seen.view) {
+            Ok(None) => Ok(None),
+            Ok(Some(message)) => {
+                record.payload = message;
+                let chunks = chunk.map(|chunk| chunk.total());
+                Ok(Some(Shown { chunks, ..Shown::plain(record) }))
+            }
+            Err(error) if args.skip_damage && logs::is_damage(error.kind()) => {
+                self.first_damage.get_or_insert_with(|| error.into());
+                Ok(Some(Shown::plain(record)))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn end(self, next: Option<Lsn>) -> Result<Option<Lsn>, Failure> {
+        self.first_damage.map_or(Ok(next), Err)
     }
 }
 
@@ -172,7 +220,8 @@ fn dump_behind(seen: &Seen, args: &Args, from: Lsn, out: &mut Out) -> Result<(),
             return ControlFlow::Break(());
         }
         if wanted(&record, args) {
-            printed = print(seen, &Shown { record, behind_damage: true }, args, out);
+            let shown = Shown { behind_damage: true, ..Shown::plain(record) };
+            printed = print(seen, &shown, args, out);
         }
         if printed.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     })?;
@@ -185,6 +234,14 @@ struct Shown {
     record: Record,
     /// Recovery would not reach it.
     behind_damage: bool,
+    /// In how many chunks the message stands, of which this is the last that came.
+    chunks: Option<u32>,
+}
+
+impl Shown {
+    fn plain(record: Record) -> Self {
+        Self { record, behind_damage: false, chunks: None }
+    }
 }
 
 /// Looks again and again, and prints what has become durable.
@@ -250,6 +307,9 @@ fn object(seen: &Seen, shown: &Shown, args: &Args) -> Value {
     if shown.behind_damage {
         object.insert("behind_damage".into(), json!(true));
     }
+    if let Some(chunks) = shown.chunks {
+        object.insert("chunks".into(), json!(chunks));
+    }
     let message = record::message(record);
     let bytes = message.as_ref().map_or(&record.payload[..], |message| message.payload());
     if let Some(name) = record::type_of(record) {
@@ -282,6 +342,9 @@ fn line(shown: &Shown, args: &Args) -> String {
     }
     if shown.behind_damage {
         line.push_str(" (behind damage)");
+    }
+    if let Some(chunks) = shown.chunks {
+        render::write_to(&mut line, format_args!(" ({chunks} chunks)"));
     }
     let message = record::message(record);
     let bytes = message.as_ref().map_or(&record.payload[..], |message| message.payload());

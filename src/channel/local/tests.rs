@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use oncelog_format::message::Properties;
+use oncelog_format::message::{AckMode, BroadcastHeader, BroadcastId, Chunk, Properties};
 
 use super::*;
 use crate::channel::VchannelReader;
@@ -393,4 +393,118 @@ fn a_channel_that_cannot_be_opened_again_says_why_and_can_be_later() {
     assert_eq!(kind(channel.reopen()), ErrorKind::Io);
     assert_eq!(kind(channel.close()), ErrorKind::Poisoned);
     assert_eq!(kind(channel.close()), ErrorKind::Closed);
+}
+
+/// A chunk of a broadcast of two; of one in an earlier batch, the tick of that.
+fn chunk(id: u64, index: u32, of: Option<TimeTick>, payload: &[u8]) -> Outgoing<'_> {
+    let mut message = message("a", payload);
+    let header = BroadcastHeader {
+        id: BroadcastId(id),
+        vchannels: vec!["a".into()],
+        resources: Vec::new(),
+        ack: AckMode::Append,
+    };
+    message.properties.set(&header).unwrap();
+    message.properties.set_chunk(Chunk::new(index, 2).unwrap()).unwrap();
+    if let Some(of) = of {
+        message.properties.set(&of).unwrap();
+    }
+    message
+}
+
+#[test]
+fn the_chunks_of_a_run_have_one_tick_in_whatever_batch_they_come() {
+    let channel = open(&MemIo::default());
+    let one = append(&channel, &[chunk(1, 0, None, b"1a"), chunk(1, 1, None, b"1b")]);
+    assert_eq!(one[0].time_tick, one[1].time_tick);
+    let two = append(&channel, &[chunk(2, 0, None, b"2a"), message("a", b"x")]);
+    assert!(one[1].time_tick < two[0].time_tick && two[0].time_tick < two[1].time_tick);
+    let late = append(&channel, &[chunk(2, 1, Some(two[0].time_tick), b"2b"), message("a", b"y")]);
+    assert_eq!(late[0].time_tick, two[0].time_tick);
+    assert!(late[1].time_tick > two[1].time_tick);
+    let whole = [b"1a1b".as_slice(), b"x", b"2a2b", b"y"];
+    assert_eq!(payloads(&mut *channel.read(Lsn::FIRST).unwrap()), whole);
+    assert_eq!(payloads(&mut *channel.read(late[0].lsn).unwrap()), whole[2..]);
+    let apart = [b"2b".as_slice(), b"y"];
+    assert_eq!(payloads(&mut *channel.read_chunks(late[0].lsn).unwrap()), apart);
+}
+
+#[test]
+fn a_chunk_of_no_run_is_refused_and_so_is_what_is_longer_than_the_channel_takes() {
+    let channel = open(&MemIo::default());
+    let alone = channel.enqueue(&[chunk(1, 1, None, b"")]);
+    assert_eq!(kind(alone), ErrorKind::InvalidInput);
+    let ahead = channel.enqueue(&[chunk(1, 1, Some(TimeTick(u64::MAX)), b"")]);
+    assert_eq!(kind(ahead), ErrorKind::InvalidInput);
+    let mut half = message("a", b"");
+    half.properties.set_value("_ci", vec![0; 4]).unwrap();
+    assert_eq!(kind(channel.enqueue(&[half])), ErrorKind::InvalidInput);
+    assert_eq!(channel.end(), Lsn::FIRST);
+    let narrow = channel.message_len_max(200);
+    assert_eq!(narrow.limits().message_len_max, 200);
+    append(&narrow, &[message("a", &[7; 100])]);
+    assert_eq!(kind(narrow.enqueue(&[message("a", &[7; 200])])), ErrorKind::Limit);
+}
+
+/// The newest message told the last tick, and a late chunk told an old one.
+#[test]
+fn ticks_ascend_over_a_reopen_and_a_trim_behind_a_late_chunk() {
+    let io = MemIo::default();
+    let channel = open(&io);
+    let body = vec![7; 30 << 10];
+    let first = append(&channel, &[chunk(1, 0, None, &body)])[0];
+    let mut last = first.time_tick;
+    for _ in 0..5 {
+        last = last.max(append(&channel, &[message("a", &body)])[0].time_tick);
+    }
+    append(&channel, &[chunk(1, 1, Some(first.time_tick), &body)]);
+    append(&channel, &[chunk(1, 1, Some(first.time_tick), &body)]);
+    channel.trim(channel.end()).unwrap();
+    assert!(channel.oldest() > first.lsn);
+    channel.close().unwrap();
+    // A clock that stands still: nothing but the messages tells the last tick.
+    let channel = open_at(&io, START);
+    let next = append(&channel, &[message("a", b"")])[0];
+    assert_eq!(Some(next.time_tick), last.next(START));
+    // What is left of the run is not whole.
+    assert_eq!(payloads(&mut *channel.read(channel.oldest()).unwrap()), [&body[..], b""]);
+}
+
+#[test]
+fn a_reader_that_could_not_look_back_is_handed_the_message_when_it_asks_again() {
+    let io = MemIo::default();
+    let channel = open(&io);
+    let begun = append(&channel, &[chunk(1, 0, None, b"a")])[0];
+    append(&channel, &[message("a", b"x")]);
+    let late = append(&channel, &[chunk(1, 1, Some(begun.time_tick), b"b")])[0];
+    let inner = channel.read_chunks(late.lsn).unwrap();
+    let mut reader =
+        WholeReader::new(inner, Box::new(Failing { times: 1, log: channel.open_log().unwrap() }));
+    assert_eq!(kind(reader.next()), ErrorKind::Io);
+    assert_eq!(reader.next_lsn(), late.lsn);
+    assert!(reader.wait(Duration::ZERO).unwrap());
+    assert_eq!(payloads(&mut reader), [b"ab"]);
+    assert_eq!(reader.next_lsn(), late.lsn.next());
+}
+
+/// Fails before it reads.
+#[derive(Debug)]
+struct Failing {
+    times: usize,
+    log: Log,
+}
+
+impl crate::channel::Earlier for Failing {
+    fn each(
+        &mut self,
+        from: TimeTick,
+        below: Lsn,
+        see: &mut dyn FnMut(&bytes::Bytes) -> Result<()>,
+    ) -> Result<()> {
+        if self.times > 0 {
+            self.times -= 1;
+            return Err(Error::new(ErrorKind::Io, "scripted"));
+        }
+        self.log.each(from, below, see)
+    }
 }

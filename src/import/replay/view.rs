@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use super::visible::{Channels, Messages};
 use crate::broadcast::StoreView;
+use crate::channel::Runs;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::{LogView, Reader};
 use crate::lsn::Lsn;
@@ -49,7 +50,7 @@ impl Channels for ViewChannels {
     fn read<'a>(&'a self, pchannel: &str, from: Option<Lsn>) -> Result<Box<dyn Messages + 'a>> {
         let unknown = || Error::new(ErrorKind::InvalidInput, format!("no pchannel {pchannel}"));
         let view = self.views.get(pchannel).ok_or_else(unknown)?;
-        Ok(Box::new(ViewMessages { reader: view.reader(from)? }))
+        Ok(Box::new(ViewMessages { view, reader: view.reader(from)?, runs: Runs::new() }))
     }
 
     #[cfg(planted)]
@@ -58,12 +59,21 @@ impl Channels for ViewChannels {
     }
 }
 
-struct ViewMessages {
+/// Whole messages: those in chunks where their last chunk came.
+struct ViewMessages<'a> {
+    view: &'a LogView,
     reader: Reader,
+    runs: Runs,
 }
 
-impl Messages for ViewMessages {
+impl Messages for ViewMessages<'_> {
     fn next(&mut self) -> Result<Option<(Lsn, Bytes)>> {
-        Ok(self.reader.next()?.map(|record| (record.lsn, record.payload)))
+        while let Some(record) = self.reader.next()? {
+            let whole = self.runs.take(record.lsn, &record.payload, &mut self.view)?;
+            if let Some(whole) = whole {
+                return Ok(Some((record.lsn, whole)));
+            }
+        }
+        Ok(None)
     }
 }

@@ -114,10 +114,6 @@ impl Scan {
     ) -> Result<()> {
         let stamp = message.property::<SliceStamp>().map_err(|e| damaged(lsn, e))?;
         if let Some(stamp) = stamp {
-            if message.chunk().map_err(|e| damaged(lsn, e))?.is_some() {
-                let what = "a slice in chunks";
-                return Err(Error::new(ErrorKind::Unsupported, what).at_lsn(lsn.get()));
-            }
             let attempt = AttemptOf { job: stamp.job, attempt: stamp.attempt };
             let slice = SliceOf { attempt, file: stamp.file, first_row: stamp.first_row };
             let part = PartAt { vchannel, pchannel, lsn, rows: stamp.rows };

@@ -149,6 +149,8 @@ fn play(free: u64, is_killed: bool) -> usize {
     // Keys whose window is over are forgotten.
     desk.hands.pass(2 * DAY_MS);
     wait(&what, || {
+        // A sweep that found no room yet is tried again behind the next interval.
+        desk.hands.pass(6 * 60 * 1000);
         drop(desk.broadcaster.refresh(desk.broadcaster.policy()));
         desk.broadcaster.read(|state, _| state.tasks().all(|(_, task)| task.done.is_none()))
     });

@@ -106,7 +106,7 @@ fn no_mishap_at_any_point_of_any_verb_breaks_exactly_once() {
 pub(crate) fn exactly_once_of(name: &str) {
     let script = SCRIPTS.iter().find(|script| script.name == name).unwrap();
     let base = script.base();
-    let cases: Vec<Case<'_>> = (0..2).flat_map(|seed| cases(script, seed)).collect();
+    let cases: Vec<Case<'_>> = (0..6).flat_map(|seed| cases(script, seed)).collect();
     let broken = AtomicBool::new(false);
     run_all(&cases, |case| {
         // One is enough.

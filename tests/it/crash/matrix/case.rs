@@ -12,7 +12,7 @@ use oncelog_format::message::{BroadcastHeader, Scope, Vchannel};
 
 use super::super::drive::chain;
 use super::job;
-use super::scripts::{Script, Step};
+use super::scripts::{LARGE, SMALL, Script, Step};
 use super::world::{KEY, PATIENCE, Process, Told, VCHANNELS, is_told, other, request_of};
 use crate::broadcast::desk::{DIR, Hands};
 
@@ -92,7 +92,7 @@ impl Mishap {
 /// When the duplicate is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum When {
-    /// Beside the script, when it has come to the point of the mishap.
+    /// Beside the script, when it has come to the point of the mishap or to the one before it.
     Before,
     /// Once the store is open again, beside the recovery of what is unfinished.
     During,
@@ -190,7 +190,11 @@ impl Case<'_> {
         }
         let (signal, watched) = mpsc::channel();
         let (point, mut points) = (signal.clone(), 0);
-        let at = if part.from_open { 1 } else { part.nth };
+        // At the mishap, or one point before it.
+        let at = if part.from_open { 0 } else { part.nth - self.seed % 2 };
+        if at == 0 {
+            drop(signal.send(Signal::Point));
+        }
         io.observe(move |_, _| {
             points += 1;
             if points == at {
@@ -289,8 +293,7 @@ impl Case<'_> {
         let keys: Vec<_> =
             process.told().keys.iter().map(|(k, of)| (k.clone(), of.clone())).collect();
         for (key, of) in keys.into_iter().filter(|(key, of)| key != KEY && of.answer.is_some()) {
-            let len =
-                if ["l", "inner"].contains(&key.as_str()) { 1 } else { super::scripts::LARGE };
+            let len = if SMALL.contains(&key.as_str()) { 1 } else { LARGE };
             let again = process.ask_until(&request_of(super::world::PLAIN, &key, &"p".repeat(len)));
             assert!(again.unwrap().duplicated && of.accepted == Some(b'p'));
         }

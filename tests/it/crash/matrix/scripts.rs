@@ -15,6 +15,8 @@ use crate::broadcast::desk::Hands;
 use crate::broadcast::resource;
 
 const DAY_MS: u64 = 86_400_000;
+/// Other keys whose payload is small: those of a checkpoint, and of the callback that submits.
+pub(super) const SMALL: [&str; 5] = ["l", "l2", "l3", "l4", "inner"];
 /// A payload of which a few fill a segment.
 pub(super) const LARGE: usize = 22_000;
 
@@ -24,7 +26,7 @@ pub(super) const LARGE: usize = 22_000;
 pub(super) enum Step {
     /// Asks for the key until there is an answer.
     Submit,
-    /// Asks for the key once.
+    /// Asks for the key, and waits for no end.
     Try,
     /// Asks for another key, with a large payload: logs roll.
     Fill(&'static str),
@@ -37,7 +39,7 @@ pub(super) enum Step {
     /// Consumers of every vchannel acknowledge.
     Hear,
     Checkpoint,
-    /// A checkpoint beside a submit.
+    /// A checkpoint beside submits.
     CheckpointBeside,
     Refresh,
     Collection,
@@ -185,8 +187,8 @@ impl Script {
             Hear => self.hear(process),
             Checkpoint => broadcaster.checkpoint().map(drop),
             CheckpointBeside => std::thread::scope(|scope| {
-                let beside = request_of(PLAIN, "l", "p");
-                let beside = scope.spawn(move || process.ask_until(&beside));
+                let ask = |key| process.ask_until(&request_of(PLAIN, key, "p")).map(drop);
+                let beside = scope.spawn(move || SMALL[..4].iter().try_for_each(|key| ask(key)));
                 let written = broadcaster.checkpoint().map(drop);
                 beside.join().unwrap()?;
                 written
@@ -223,9 +225,21 @@ impl Script {
         }
     }
 
+    /// Asks once the request is accepted, and until it is parked where it will be.
     fn try_once(&self, process: &Process) -> Result<()> {
-        let patience = PATIENCE.map(|patience| 10 * patience);
-        match process.ask(&self.request(b'p'), patience) {
+        let request = self.request(b'p');
+        let asked = loop {
+            let asked = if process.hand.parks() {
+                process.ask_until(&request)
+            } else {
+                process.ask(&request, PATIENCE.map(|patience| 10 * patience))
+            };
+            let unknown = asked.as_ref().is_err_and(|e| e.kind() == ErrorKind::OutcomeUnknown);
+            if !unknown || process.io.is_stopped() || process.io.struck() > 0 {
+                break asked;
+            }
+        };
+        match asked {
             Err(e) if e.kind() == ErrorKind::Conflict => Ok(()),
             asked => asked.map(drop),
         }

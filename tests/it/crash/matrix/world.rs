@@ -70,6 +70,10 @@ impl Hand {
     pub(super) fn park(&self, parks: bool) {
         self.said().parks = parks;
     }
+
+    pub(super) fn parks(&self) -> bool {
+        self.said().parks
+    }
 }
 
 #[derive(Debug)]
