@@ -30,12 +30,15 @@ mod chunks;
 mod copies;
 mod core;
 mod counts;
+mod ends;
 mod fingerprint;
 mod front;
+mod holds;
 mod jobs;
 mod keys;
 mod kind;
 mod locks;
+mod made;
 mod options;
 mod policy;
 mod refusal;
@@ -63,6 +66,7 @@ use std::time::Duration;
 use oncelog_format::control::{Body, ClockRebase, WindowAccepted};
 
 use crate::error::{Error, ErrorKind, Result};
+use crate::log::Holder as LogHolder;
 use crate::lsn::Lsn;
 use crate::store::{Store, StoreReport};
 use crate::sync::thread::{self, JoinHandle};
@@ -70,9 +74,8 @@ use crate::sync::{Condvar, Mutex};
 
 use self::catalogue::check_policy;
 use self::checkpoint::{Checkpoints, due_bytes};
-use self::core::{Copy, Core, Inner};
+use self::core::{Core, Inner};
 use self::counts::Counts;
-use self::locks::{Claim, Holder};
 
 pub use self::admission::check_client_key;
 pub use self::jobs::{Ended, Jobs, SliceMessage};
@@ -338,6 +341,20 @@ impl Broadcaster {
         self.inner().pinned(&core, pchannel)
     }
 
+    /// Everything that keeps messages of a pchannel on the disk, the holder of the oldest one first:
+    /// broadcasts whose acks are not durable, jobs that run, cursors, and what is kept anyway;
+    /// `None` where there is no such pchannel.
+    #[must_use]
+    pub fn why_not_trimmed(&self, pchannel: &str) -> Option<Vec<LogHolder>> {
+        self.inner().store.channel(pchannel).map(|channel| channel.holders())
+    }
+
+    /// Everything that keeps records of control on the disk: the checkpoint that a restart may need.
+    #[must_use]
+    pub fn why_control_is_not_trimmed(&self) -> Vec<LogHolder> {
+        self.inner().store.control().why_not_trimmed()
+    }
+
     /// Writes the state into control, reads it back, and drops the records that no restart needs
     /// any more; a broadcaster does so by itself, see [`Options::checkpoint_bytes`]. False when there
     /// was nothing to write behind the last checkpoint.
@@ -449,8 +466,16 @@ fn replayed(mut store: Store, options: Options) -> Result<Arc<Inner>> {
     let mut core = Core::new(state, options.policy.clone());
     core.unchecked_bytes = restored.behind_bytes;
     core.checkpoint_due_bytes = due_bytes(&options, restored.checkpoint.as_ref());
-    take_up(&mut core, store.time().wall_ms());
+    core.stream_bytes = restored.checkpoint.map_or(0, |checkpoint| checkpoint.stream_bytes);
+    if let Err(e) = holds::take_up(&mut core, &store) {
+        if let Err(e) = store.close() {
+            tracing::debug!(error = %e, "a store that is not taken up closes");
+        }
+        return Err(e);
+    }
+    store.begin_retention();
     let scans = store.pchannels().map(|name| (name.to_owned(), Mutex::new(()))).collect();
+    let checkpoints = Mutex::new(Checkpoints::new(store.control(), restored.checkpoint)?);
     let inner = Arc::new(Inner {
         store,
         types,
@@ -461,39 +486,9 @@ fn replayed(mut store: Store, options: Options) -> Result<Arc<Inner>> {
         turned: Condvar::new(),
         waiting: AtomicUsize::new(0),
         scans,
-        checkpoints: Mutex::new(Checkpoints::new(restored.checkpoint)),
+        checkpoints,
         counts,
     });
     inner.note_policy()?;
     Ok(inner)
-}
-
-/// Takes up what was not done: runs, locks, and the order in which workers look at it.
-fn take_up(core: &mut Core, now_ms: u64) {
-    let open = core.state.tasks().filter(|(_, task)| task.done.is_none());
-    let open: Vec<BroadcastId> = open.map(|(id, _)| id).collect();
-    let unseen = Copy::Unresolved;
-    #[cfg(planted)]
-    let unseen = if crate::planted::is_active(crate::planted::Bug::CopyWithoutScan) {
-        Copy::Absent
-    } else {
-        unseen
-    };
-    for id in open {
-        let Some(mut run) = core.run_of(id, unseen) else { continue };
-        run.admitted = true;
-        run.taken_up_at_ms = now_ms;
-        let claim = core.claim(&run.accepted, run.accepted_at_ms);
-        core.locks.seize(Holder::Task(id), claim);
-        if run.parked.is_none() {
-            core.due.insert((Duration::ZERO, id));
-        }
-        core.runs.insert(id, run);
-    }
-    let running = core.state.running_jobs();
-    let running: Vec<(BroadcastId, Claim)> =
-        running.map(|(id, job)| (id, core.claim(&job.accepted, job.made_at_ms))).collect();
-    for (id, claim) in running {
-        core.locks.seize(Holder::Job(id), claim);
-    }
 }

@@ -7,6 +7,7 @@
 mod earlier;
 mod filter;
 mod local;
+mod pins;
 mod runs;
 mod whole;
 
@@ -18,7 +19,7 @@ use oncelog_format::message::{Message, Properties, Property, TimeTick};
 use oncelog_format::{DecodeError, DecodeErrorKind};
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::log::LogStats;
+use crate::log::{Holder, LogStats};
 use crate::lsn::Lsn;
 
 pub use earlier::Earlier;
@@ -157,6 +158,27 @@ pub trait MessageReader: fmt::Debug + Send {
     fn wait(&self, timeout: Duration) -> Result<bool>;
 }
 
+/// Holds the messages of a pchannel from an LSN on, until it is dropped.
+#[derive(Debug)]
+#[must_use = "the messages are held until this is dropped"]
+pub struct ChannelPin {
+    lsn: Lsn,
+    _hold: Box<dyn fmt::Debug + Send + Sync>,
+}
+
+impl ChannelPin {
+    /// Holds messages from `lsn` on for as long as `hold` is not dropped.
+    pub fn new(lsn: Lsn, hold: impl fmt::Debug + Send + Sync + 'static) -> Self {
+        Self { lsn, _hold: Box::new(hold) }
+    }
+
+    /// The oldest LSN that this holds.
+    #[must_use]
+    pub const fn lsn(&self) -> Lsn {
+        self.lsn
+    }
+}
+
 /// What a channel takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -190,6 +212,53 @@ pub trait ChannelLog: fmt::Debug + Send + Sync + 'static {
 
     /// The oldest LSN that can be read, or the end where there is none.
     fn oldest(&self) -> Lsn;
+
+    /// As [`ChannelLog::enqueue`], for messages that [`ChannelLog::promise`] has counted: space that
+    /// is kept for them takes them where there is no other.
+    ///
+    /// # Errors
+    ///
+    /// As [`ChannelLog::enqueue`].
+    ///
+    /// # Durability
+    ///
+    /// As [`ChannelLog::enqueue`].
+    fn enqueue_promised(&self, messages: &[Outgoing<'_>]) -> Result<Box<dyn PendingMessages>> {
+        self.enqueue(messages)
+    }
+
+    /// Makes sure that messages which were promised to come fit, so many bytes of them in all with
+    /// what frames add, whatever becomes of the disk; the last call counts.
+    ///
+    /// # Errors
+    ///
+    /// `StoreFull` where they would not fit, or where the channel is beyond the size it may have
+    /// and somebody, who is named, keeps it from being trimmed; `Poisoned`, `Closed`.
+    fn promise(&self, bytes: u64) -> Result<()> {
+        let _ = bytes;
+        Ok(())
+    }
+
+    /// Holds the messages from an LSN on, or from the end on, which is read in the same moment: no
+    /// retention drops one until what is returned is dropped. An LSN outside of the channel is
+    /// brought within it. The name is for whoever asks who keeps messages.
+    ///
+    /// # Errors
+    ///
+    /// `Poisoned` when the end was asked for, `Closed`.
+    fn pin(&self, name: &str, from: Option<Lsn>) -> Result<ChannelPin> {
+        let _ = name;
+        Ok(ChannelPin::new(from.unwrap_or_else(|| self.end()), ()))
+    }
+
+    /// Who keeps messages, the holder of the oldest one first.
+    fn holders(&self) -> Vec<Holder> {
+        Vec::new()
+    }
+
+    /// Lets the channel's retention drop messages: everybody who needs some at its opening has
+    /// pinned them by now.
+    fn begin_retention(&self) {}
 
     /// Reads whole messages from an LSN on, which need not be there yet: those in chunks too whose
     /// last chunk came there, wherever the others stand. See [`WholeReader`].

@@ -23,6 +23,7 @@
 //! | `request`, `plan`, `driver`, `jobs`, `kind` | the job, from the request to its verdict |
 //! | `verdict`, `replay` | which rows a reader may see, and as what |
 
+mod asking;
 mod csv;
 mod decoder;
 mod driver;

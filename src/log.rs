@@ -32,6 +32,7 @@ mod rebuild;
 mod recover;
 mod remove;
 mod report;
+pub(crate) mod reserve;
 mod retention;
 mod roll;
 pub(crate) mod rows;

@@ -125,6 +125,10 @@ pub enum Bug {
     OneWoken,
     /// An unfinished backup does not say so.
     BackupUnmarked,
+    /// New work is taken in while there is no reserve.
+    ReserveSpent,
+    /// The end that a broadcast has read of a pchannel does not hold it.
+    EndUnpinned,
     /// A subscription goes on behind what retention dropped, and tells nobody.
     GapUntold,
 }
@@ -165,6 +169,9 @@ impl Bug {
         Self::CursorBeforeSync,
         Self::PinIgnored,
     ];
+
+    /// The bugs of space: of what is kept for the work that was accepted.
+    pub const SPACE: [Self; 2] = [Self::ReserveSpent, Self::EndUnpinned];
 
     /// The bugs of readers and backups.
     pub const READING: [Self; 2] = [Self::BackupUnmarked, Self::GapUntold];
@@ -226,6 +233,7 @@ pub fn is_active(bug: Bug) -> bool {
 
 fn number(bug: Bug) -> u32 {
     let known = Bug::LOG.iter().chain(&Bug::BROADCAST).chain(&Bug::RAFT);
-    let mut known = known.chain(&Bug::SCHEDULES).chain(&Bug::READING).chain(&Bug::IMPORT);
+    let known = known.chain(&Bug::SCHEDULES).chain(&Bug::READING).chain(&Bug::SPACE);
+    let mut known = known.chain(&Bug::IMPORT);
     known.position(|&b| b == bug).and_then(|i| u32::try_from(i).ok()).map_or(0, |i| i + 1)
 }

@@ -23,7 +23,7 @@ use crate::io::{DirEntry, EntryKind, Io, OpenHow};
 use crate::log::dir::{
     DirLock, absolute, make_named, sync_dir, sync_parent, sync_parent_if_allowed,
 };
-use crate::log::{CreateMode, Log, Options, Record, RecordKind, RecoveryReport};
+use crate::log::{CreateMode, Log, Options, Record, RecordKind, RecoveryReport, Retention};
 use crate::sync::Mutex;
 
 /// The control log, below the store's directory.
@@ -51,6 +51,7 @@ pub struct StoreOptions {
     log: Options,
     clock_limits: ClockLimits,
     pchannels: Vec<String>,
+    retention: Retention,
     message_len_max: u64,
 }
 
@@ -63,6 +64,7 @@ impl StoreOptions {
             log: Options::new(),
             clock_limits: ClockLimits::new(),
             pchannels: vec![PCHANNEL.to_owned()],
+            retention: Retention::new(),
             message_len_max: u64::MAX,
         }
     }
@@ -100,6 +102,17 @@ impl StoreOptions {
     #[must_use]
     pub fn log(mut self, options: Options) -> Self {
         self.log = options;
+        self
+    }
+
+    /// Sets what the channels keep: beyond it the oldest messages of each pchannel go, whole segments
+    /// at a time, but none that work needs which was accepted and is not done, or a job that runs.
+    /// Where such work keeps a channel beyond a limit of its size, new work of that channel is
+    /// refused as `StoreFull`, and the error names what keeps it. Everything is kept unless told
+    /// otherwise; control keeps what a restart needs, whatever this says.
+    #[must_use]
+    pub fn retention(mut self, retention: Retention) -> Self {
+        self.retention = retention;
         self
     }
 
@@ -158,7 +171,9 @@ impl Store {
     /// # Errors
     ///
     /// `InvalidInput`: there is no store, the directory holds something else, or the options of the
-    /// logs have a retention, which would drop what unfinished work needs; nothing was touched. `Busy`: another process has it. `Corrupt`, `Unsupported`, `StoreFull`, `Io`.
+    /// logs have a retention of their own, which would also drop what a restart needs of control:
+    /// that of the channels is [`StoreOptions::retention`]. Nothing was touched. `Busy`: another
+    /// process has it. `Corrupt`, `Unsupported`, `StoreFull`, `Io`.
     ///
     /// # Durability
     ///
@@ -167,9 +182,11 @@ impl Store {
         let (dir, io) = (&*absolute(dir.as_ref())?, Arc::clone(&options.log.io));
         let _span = tracing::debug_span!("open_store", dir = %dir.display()).entered();
         if !options.log.retention.is_everything() {
-            let what = "a store with a retention of its logs' own: what is needed is its affair";
+            let what = "a retention of all logs of a store: it is set for its channels alone";
             return Err(Error::new(ErrorKind::InvalidInput, what).at_path(dir));
         }
+        let wrong = |what| Error::new(ErrorKind::InvalidInput, what).at_path(dir);
+        options.retention.validate().map_err(wrong)?;
         prepare(&*io, dir, options.create)?;
         let lock = DirLock::take(&*io, dir)?;
         // Under the lock: nobody makes it meanwhile.
@@ -192,6 +209,7 @@ impl Store {
             .record_len_max(record_len_max.min(limits::RECORD_LEN_MAX))
             .batch_bytes_max(batch_bytes_max.min(limits::BATCH_BYTES_MAX))
             .clock(Arc::<LogTime>::clone(&time))
+            .keep_reserve()
             .create(create);
         let (control, report) = Log::open(&control_dir, &control_options)?;
         let uuid = match found {
@@ -237,7 +255,8 @@ impl Store {
                 expect_log(&*io, &path, CHANNEL_GONE)?;
             }
             let create = if must_exist { CreateMode::Never } else { CreateMode::IfMissing };
-            let options = self.options.log.clone().create(create);
+            let options = self.options.log.clone().create(create).keep_reserve();
+            let options = options.resting_retention(self.options.retention);
             let (channel, report) = LocalChannel::open(&path, &options, Arc::clone(&self.time))?;
             self.report.channels.insert(name.clone(), report);
             let channel = channel.message_len_max(self.options.message_len_max);
@@ -274,6 +293,11 @@ impl Store {
 
     pub(crate) fn channel(&self, pchannel: &str) -> Option<&Arc<dyn ChannelLog>> {
         self.channels.get(pchannel)
+    }
+
+    /// Ends the rest of the channels' retention: what is needed of them is pinned.
+    pub(crate) fn begin_retention(&self) {
+        self.channels.values().for_each(|channel| channel.begin_retention());
     }
 
     pub(crate) fn pchannels(&self) -> impl Iterator<Item = &str> {
@@ -452,7 +476,7 @@ mod tests {
     fn a_store_whose_logs_would_trim_themselves_is_refused() {
         let home = tempfile::tempdir().unwrap();
         let dir = home.path().join("store");
-        let log = Options::new().retention(crate::log::Retention::new().segment_count_max(9));
+        let log = Options::new().retention(Retention::new().segment_count_max(9));
         let options = StoreOptions::new().create(CreateMode::IfMissing).log(log);
         let refused = Store::open(&dir, &options).unwrap_err();
         assert_eq!((refused.kind(), dir.exists()), (ErrorKind::InvalidInput, false));

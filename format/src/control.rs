@@ -178,8 +178,10 @@ impl Body {
     /// when the disk is full.
     #[must_use]
     pub fn is_finishing(&self) -> bool {
-        matches!(self, Self::Ack(_) | Self::Done(_) | Self::Dropped(_) | Self::Park(_))
-            || self.is_checkpoint()
+        matches!(
+            self,
+            Self::Ack(_) | Self::Done(_) | Self::Dropped(_) | Self::Park(_) | Self::Skip(_)
+        ) || self.is_checkpoint()
     }
 }
 

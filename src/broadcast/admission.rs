@@ -7,14 +7,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use oncelog_format::control::{Accepted, Body, DropCause, Dropped, JobLink, PchannelEnd};
+use oncelog_format::control::{Accepted, Body, DropCause, Dropped, JobLink};
 use oncelog_format::message::{BroadcastHeader, BroadcastId, Fingerprint, Resource, Scope};
 
 use super::copies;
-use super::core::{Cell, Copy, Core, Deadline, Guard, Inner, Settled};
+use super::core::{Cell, Copy, Core, Deadline, Guard, Inner, Run, Settled};
 use super::fingerprint::fingerprint;
+use super::holds::Hold;
 use super::kind::{MessageType, Role};
 use super::locks::{Claim, Holder, canonical};
+use super::made::Lent;
 use super::policy::WindowFull;
 use super::refusal;
 use super::request::{Answer, Request, tombstone_answer};
@@ -117,7 +119,7 @@ impl Inner {
             };
             let kind = self.check(request, &resources)?;
             kind.validate(request)?;
-            self.probe(&request.vchannels)?;
+            self.probe(request)?;
             self.take_locks(&admission, &request.message_type, &resources, deadline)?;
             let accepted =
                 self.accept(&mut admission, request, kind.as_ref(), &resources, &print)?;
@@ -359,7 +361,8 @@ impl Inner {
     ) -> Result<Option<(BroadcastId, Arc<Cell>)>> {
         let mut core = self.lock();
         core.usable()?;
-        kind.recheck(request, &core.state)?;
+        let made = self.made_by(&core, request)?;
+        kind.recheck(request, &Lent::new(&mut core, &made).state)?;
         let now_ms = self.time().wall_ms().max(core.state.newest_ms());
         let mut batch = Vec::new();
         if let Some(scope) = &request.scope {
@@ -385,33 +388,21 @@ impl Inner {
                 }
             }
         }
-        let mut vchannels = request.vchannels.clone();
-        vchannels.sort();
-        vchannels.dedup();
-        let header = BroadcastHeader {
-            id: core.state.next_id(),
-            vchannels,
-            resources: resources.to_vec(),
-            ack: kind.ack_mode(),
+        let mut accepted = acceptance(&core, request, kind, resources, print);
+        if admission.starts_job {
+            accepted.job = JobLink::Starts;
+        }
+        let held = {
+            let lent = Lent::new(&mut core, &made);
+            let copies = copies::check(self, &lent, &accepted)?;
+            self.hold_ends(&lent, &accepted.header, &copies)
         };
-        let starts_job = admission.starts_job;
-        let accepted = Accepted {
-            ends: self.ends(&core, &header)?,
-            header,
-            message_type: request.message_type.clone(),
-            scope: request.scope.as_deref().cloned(),
-            fingerprint: print.clone(),
-            lifetime_ms: core.policy.lifetime_ms(),
-            firm: core.policy.window_full == WindowFull::Refuse,
-            job: if starts_job { JobLink::Starts } else { JobLink::None },
-            properties: request.properties.clone().into_iter().collect(),
-            trace: request.trace_context.as_deref().and_then(trace::kept),
-            payload: request.payload.clone(),
-        };
+        let holds;
+        (holds, accepted.ends) = held.inspect_err(|e| self.note_refusal(&mut core, e))?;
         let accepted = Arc::new(accepted);
-        copies::check(self, &core, &accepted)?;
+        batch.extend(made);
         batch.push(Body::Accepted(Arc::clone(&accepted)));
-        let cell = self.begin(&mut core, batch, accepted.id())?;
+        let cell = self.begin(&mut core, batch, accepted.id(), holds)?;
         core.locks.transfer(admission.holder(), Holder::Task(accepted.id()));
         admission.let_go(&mut core);
         Ok(Some((accepted.id(), cell)))
@@ -423,29 +414,47 @@ impl Inner {
         core: &mut Core,
         batch: Vec<Body>,
         id: BroadcastId,
+        holds: Vec<Hold>,
     ) -> Result<Arc<Cell>> {
         self.hand_over_and_settle(core, batch, |_| Settled::Admitted(id))?;
         let run = core.run_of(id, Copy::Absent);
         // What was applied is there.
         let run = run.ok_or_else(refusal::unknown)?;
         let cell = Arc::clone(&run.cell);
-        core.runs.insert(id, run);
+        core.runs.insert(id, Run { holds, ..run });
+        core.owe(id);
         Ok(cell)
     }
+}
 
-    /// Where the pchannels of a broadcast end: read under the lock that trims look at, so that the
-    /// pin begins with the reading.
-    pub(crate) fn ends(&self, core: &Core, header: &BroadcastHeader) -> Result<Vec<PchannelEnd>> {
-        let mut ends: Vec<PchannelEnd> = Vec::new();
-        for vchannel in &header.vchannels {
-            let channel = self.channel_of(&core.state, vchannel)?;
-            let pchannel = core.state.pchannel_of(vchannel).unwrap_or_default();
-            if !ends.iter().any(|end| end.pchannel == pchannel) {
-                let (pchannel, next_lsn) = (pchannel.to_owned(), channel.end().get());
-                ends.push(PchannelEnd { pchannel, next_lsn });
-            }
-        }
-        Ok(ends)
+/// The acceptance of a request that starts no job, without the ends of its pchannels.
+fn acceptance(
+    core: &Core,
+    request: &Request,
+    kind: &dyn MessageType,
+    resources: &[Resource],
+    print: &Fingerprint,
+) -> Accepted {
+    let mut vchannels = request.vchannels.clone();
+    vchannels.sort();
+    vchannels.dedup();
+    Accepted {
+        ends: Vec::new(),
+        header: BroadcastHeader {
+            id: core.state.next_id(),
+            vchannels,
+            resources: resources.to_vec(),
+            ack: kind.ack_mode(),
+        },
+        message_type: request.message_type.clone(),
+        scope: request.scope.as_deref().cloned(),
+        fingerprint: print.clone(),
+        lifetime_ms: core.policy.lifetime_ms(),
+        firm: core.policy.window_full == WindowFull::Refuse,
+        job: JobLink::None,
+        properties: request.properties.clone().into_iter().collect(),
+        trace: request.trace_context.as_deref().and_then(trace::kept),
+        payload: request.payload.clone(),
     }
 }
 

@@ -9,11 +9,17 @@ use std::time::Duration;
 
 use super::core::{Copy, Run};
 use super::state::TaskState;
+use super::worker::RETRY_MIN;
 
-/// Part of the longest age that each process gives a task, however old it is: what the task waits
-/// for may have been away with the process before, and a store that was closed for a day is no
-/// reason to give up at the first try.
+/// Tries that each process gives a task, however old it is: a store that was closed for a day is no
+/// reason to give up at the first one. Tries, not time: processes that each end before that time
+/// would go on for ever.
+const TRIES_MIN: u32 = 3;
+
+/// Time that each process gives consumers, who may have been away with the process before, as a part
+/// of the longest age, and at most: less than any process lives that could have consumers at all.
 const GRACE_PART: u32 = 10;
+const GRACE_MAX: Duration = Duration::from_secs(1);
 
 /// Why a task does not go on, and since when: each reason has its own time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +56,12 @@ impl Run {
         };
         // What passed before this process took the task up.
         let before = Duration::from_millis(self.taken_up_at_ms.saturating_sub(moved_ms));
-        let left = age_max.saturating_sub(before).max(age_max / GRACE_PART);
-        left.saturating_sub(now.saturating_sub(since))
+        let left = age_max.saturating_sub(before);
+        let here = now.saturating_sub(since);
+        if for_consumers {
+            return left.max((age_max / GRACE_PART).min(GRACE_MAX)).saturating_sub(here);
+        }
+        let left = left.saturating_sub(here);
+        if self.retries < TRIES_MIN { left.max(RETRY_MIN * (1 << self.retries)) } else { left }
     }
 }

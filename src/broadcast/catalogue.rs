@@ -74,16 +74,7 @@ impl Inner {
             core = self.wait(core, &self.handed, self.deadline(Some(moment))).0;
         }
         let mut bodies = self.missing_vchannels(&core, &spec.vchannels)?;
-        let collection = Arc::new(Collection {
-            id: core.state.next_collection_id(),
-            name: spec.name.clone(),
-            generation: 0,
-            schema: spec.schema.clone(),
-            primary_key: spec.primary_key.clone(),
-            partition_function: 1,
-            partition_version: 1,
-            vchannels: spec.vchannels.clone(),
-        });
+        let collection = spec.collection(core.state.next_collection_id());
         bodies.push(Body::Collection(Arc::clone(&collection)));
         let (pending, _) = self.hand_over(&mut core, bodies)?;
         drop(core);
@@ -101,6 +92,22 @@ impl Inner {
         let (pending, _) = self.hand_over(&mut core, vec![body])?;
         drop(core);
         self.settle(pending)
+    }
+}
+
+impl CollectionSpec {
+    /// The collection that is made of it.
+    pub(crate) fn collection(&self, id: u64) -> Arc<Collection> {
+        Arc::new(Collection {
+            id,
+            name: self.name.clone(),
+            generation: 0,
+            schema: self.schema.clone(),
+            primary_key: self.primary_key.clone(),
+            partition_function: 1,
+            partition_version: 1,
+            vchannels: self.vchannels.clone(),
+        })
     }
 }
 

@@ -21,13 +21,15 @@ use super::restore;
 use super::snapshot::Snapshot;
 use super::state::State;
 use crate::error::{Error, ErrorKind, Result};
-use crate::log::Pending;
+use crate::log::{Log, Pending, Pin};
 use crate::lsn::Lsn;
 
 /// Entries that are taken under the lock at a time.
 const STEP_COUNT: usize = 128;
 /// A checkpoint is due behind so many times its own size.
 const SIZE_FACTOR: u64 = 4;
+/// Bytes of records behind which a checkpoint may free space, whenever the next one is due.
+const FREEING_BYTES: u64 = 256 << 10;
 
 /// A checkpoint that was read back and found whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +49,8 @@ pub(crate) struct Checkpoint {
 pub(crate) struct Checkpoints {
     /// Those that were read back, oldest first, at most two.
     pub(crate) whole: Vec<Checkpoint>,
+    /// Holds the records that a restart from the older of them replays.
+    pin: Pin,
 }
 
 impl Checkpoint {
@@ -62,8 +66,14 @@ impl Checkpoint {
 
 impl Checkpoints {
     /// Begins with the one that the state was restored from.
-    pub(crate) fn new(restored: Option<Checkpoint>) -> Self {
-        Self { whole: restored.into_iter().collect() }
+    ///
+    /// # Errors
+    ///
+    /// `Closed`.
+    pub(crate) fn new(control: &Log, restored: Option<Checkpoint>) -> Result<Self> {
+        let from = restored.map_or(Lsn::FIRST, |restored| restored.covers.next());
+        let pin = control.pin("checkpoint", from.max(control.oldest_lsn()))?;
+        Ok(Self { whole: restored.into_iter().collect(), pin })
     }
 
     fn push(&mut self, checkpoint: Checkpoint) {
@@ -231,12 +241,21 @@ pub(crate) fn digest(state: &State) -> Result<[u8; 32]> {
     }
 }
 
+impl Core {
+    /// Bytes of records behind which a checkpoint frees more than it takes.
+    fn freeing_bytes(&self) -> u64 {
+        self.stream_bytes.saturating_mul(SIZE_FACTOR).max(FREEING_BYTES)
+    }
+}
+
 impl Inner {
     /// Writes a checkpoint each time that one is due, until the broadcaster stops.
     pub(crate) fn checkpoint_all(&self) {
         let mut core = self.lock();
         while core.usable().is_ok() {
-            if core.unchecked_bytes < core.checkpoint_due_bytes {
+            let may_free = core.unchecked_bytes >= core.freeing_bytes();
+            let wants_space = std::mem::take(&mut core.wants_space) && may_free;
+            if core.unchecked_bytes < core.checkpoint_due_bytes && !wants_space {
                 core = self.turned.wait(core).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
@@ -290,8 +309,18 @@ impl Inner {
         self.settle(pending)?;
         let checkpoint = self.read_back(end, end_lsn)?;
         known.push(checkpoint);
-        self.lock().checkpoint_due_bytes = due_bytes(&self.options, Some(&checkpoint));
+        let promised = {
+            let mut core = self.lock();
+            core.checkpoint_due_bytes = due_bytes(&self.options, Some(&checkpoint));
+            core.stream_bytes = checkpoint.stream_bytes;
+            core.promised_bytes()
+        };
+        // Without space for a larger reserve the next checkpoint may be refused on a full disk.
+        if let Err(e) = self.store.control().promise(promised) {
+            tracing::debug!(error = %e, "no larger reserve");
+        }
         if let [older, _] = known.whole[..] {
+            known.pin.advance(older.covers.next())?;
             self.trim_control(older.covers.next())?;
         }
         Ok(Some(checkpoint))

@@ -80,6 +80,13 @@ pub(crate) fn total(
     Err(Error::new(ErrorKind::Limit, what))
 }
 
+/// Bytes of so many parts with their frames, and of the segments that they may have to begin.
+pub(crate) fn bytes(properties: &Properties, payload: &[u8], total: u32) -> u64 {
+    let own = len(properties.encoded_len(&[])).saturating_add(STAMPS_LEN);
+    let each = own.saturating_add(frame_len(0)).saturating_add(ALIGNMENT);
+    each.saturating_mul(u64::from(total)).saturating_add(len(payload.len()))
+}
+
 fn no_encoding(e: EncodeError) -> Error {
     Error::new(ErrorKind::InvalidInput, "the message does not encode").with_source(e)
 }
@@ -212,7 +219,7 @@ impl Lane {
         if parts.is_empty() {
             return Ok(None);
         }
-        let pending = self.channel.enqueue(&outgoing)?;
+        let pending = self.channel.enqueue_promised(&outgoing)?;
         self.is_begun = true;
         Ok(Some((parts, pending)))
     }

@@ -17,6 +17,7 @@ use oncelog_format::message::{
 use super::chunks::{self, Begun, Found, Lane};
 use super::core::{Copy, Core, Inner};
 use super::refusal;
+use super::request::Request;
 use crate::channel::ChannelLog;
 use crate::error::{ErrorKind, Result};
 use crate::lsn::Lsn;
@@ -45,15 +46,30 @@ pub(crate) fn properties(accepted: &Accepted, term: u64, vchannel: &str) -> Resu
     encode().map_err(|e| refusal::invalid("the message does not encode").with_source(e))
 }
 
+/// Bytes of a copy with its frames, in chunks where it has to be.
+pub(crate) fn copy_bytes(
+    channel: &dyn ChannelLog,
+    accepted: &Accepted,
+    term: u64,
+    vchannel: &str,
+) -> Result<u64> {
+    let properties = properties(accepted, term, vchannel)?;
+    let total = chunks::total(&properties, &accepted.payload, &channel.limits())?;
+    Ok(chunks::bytes(&properties, &accepted.payload, total))
+}
+
 /// Checks before the acceptance what could only fail behind it: that every copy encodes, and fits,
-/// in chunks where it has to.
-pub(crate) fn check(inner: &Inner, core: &Core, accepted: &Accepted) -> Result<()> {
+/// in chunks where it has to. Returns the bytes of the copies on each pchannel.
+pub(crate) fn check(inner: &Inner, core: &Core, accepted: &Accepted) -> Result<Vec<(String, u64)>> {
+    let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
     for vchannel in &accepted.header.vchannels {
         let channel = inner.channel_of(&core.state, vchannel)?;
-        let properties = properties(accepted, core.state.term(), vchannel)?;
-        chunks::total(&properties, &accepted.payload, &channel.limits())?;
+        let bytes = copy_bytes(&**channel, accepted, core.state.term(), vchannel)?;
+        let pchannel = core.state.pchannel_of(vchannel).unwrap_or_default();
+        let sum = sums.entry(pchannel).or_default();
+        *sum = sum.saturating_add(bytes);
     }
-    Ok(())
+    Ok(sums.into_iter().map(|(pchannel, bytes)| (pchannel.to_owned(), bytes)).collect())
 }
 
 /// Where the copies of a task are to go next, by pchannel: which of its vchannels.
@@ -65,11 +81,14 @@ type Wanted = HashMap<BroadcastId, (Arc<Accepted>, Vec<usize>)>;
 impl Inner {
     /// Opens the channels of a request again where an append had failed: one that stays poisoned
     /// refuses the request before it is accepted.
-    pub(crate) fn probe(&self, vchannels: &[String]) -> Result<()> {
+    pub(crate) fn probe(&self, request: &Request) -> Result<()> {
         let channels: Vec<Arc<dyn ChannelLog>> = {
             let core = self.lock();
             let mut names = BTreeSet::new();
-            for vchannel in vchannels {
+            for vchannel in &request.vchannels {
+                if request.makes_vchannels && core.state.pchannel_of(vchannel).is_none() {
+                    continue;
+                }
                 self.channel_of(&core.state, vchannel)?;
                 names.extend(core.state.pchannel_of(vchannel));
             }

@@ -20,6 +20,7 @@ use super::age::Stall;
 use super::checkpoint::Checkpoints;
 use super::chunks::Begun;
 use super::counts::Counts;
+use super::holds::{Hold, Owed};
 use super::kind::MessageType;
 use super::locks::{Claim, Holder, Locks};
 use super::options::Options;
@@ -29,9 +30,10 @@ use super::request::Answer;
 use super::snapshot::Snapshot;
 use super::state::State;
 use super::window::Reserved;
-use crate::channel::{ChannelLog, Position};
+use crate::channel::{ChannelLog, ChannelPin, Position};
 use crate::clock::{Clock, LogTime};
 use crate::error::{Error, ErrorKind, Result};
+use crate::log::reserve::Use;
 use crate::log::{Batch, Pending, RecordKind};
 use crate::lsn::Lsn;
 use crate::store::Store;
@@ -78,13 +80,19 @@ pub(crate) struct Core {
     pub(crate) due: BTreeSet<(Duration, BroadcastId)>,
     pub(crate) settling: VecDeque<(Pending, Settled)>,
     /// Ends of pchannels that were read for a plan, by job.
-    pub(crate) plan_pins: BTreeMap<BroadcastId, Vec<(String, Lsn)>>,
+    pub(crate) plan_pins: BTreeMap<BroadcastId, Vec<(String, ChannelPin)>>,
+    /// What accepted work may yet write.
+    pub(crate) owed: Owed,
     pub(crate) policy: Policy,
     /// A checkpoint that is being written.
     pub(crate) snapshot: Option<Snapshot>,
     /// Bytes of records behind the last checkpoint, and behind which the next one is due.
     pub(crate) unchecked_bytes: u64,
     pub(crate) checkpoint_due_bytes: u64,
+    /// Bytes of the last checkpoint.
+    pub(crate) stream_bytes: u64,
+    /// New work found no space: a checkpoint may make some.
+    pub(crate) wants_space: bool,
     pub(crate) failed: Option<Arc<Error>>,
     pub(crate) closing: bool,
     next_ticket: u64,
@@ -110,6 +118,10 @@ pub(crate) struct Run {
     pub(crate) admitted: bool,
     /// By the order of the acceptance's vchannels.
     pub(crate) copies: Vec<Copy>,
+    /// The pchannels that it needs, until their acks are durable.
+    pub(crate) holds: Vec<Hold>,
+    /// The last LSN of its acks of this process.
+    pub(crate) acked_at: Option<Lsn>,
     /// What stands of copies that are absent in part.
     pub(crate) begun: BTreeMap<usize, Begun>,
     /// A worker has it.
@@ -219,6 +231,7 @@ impl Inner {
     /// unless it stops the broadcaster.
     pub(crate) fn hand_over(&self, core: &mut Core, bodies: Vec<Body>) -> Result<(Pending, u64)> {
         core.usable()?;
+        let usage = core.usage(&bodies);
         // Log time never stands behind a record: a clock that was raised by one cannot go back.
         let at_ms = self.time().wall_ms().max(core.state.newest_ms());
         let records: Vec<ControlRecord> =
@@ -232,7 +245,7 @@ impl Inner {
         let encoded = records.iter().map(encode).collect::<Result<Vec<_>>>()?;
         let slices: Vec<&[u8]> = encoded.iter().map(Vec::as_slice).collect();
         let batch = Batch { kind: RecordKind::CONTROL, records: &slices };
-        match self.store.control().enqueue(batch) {
+        match self.store.control().enqueue_as(batch, usage) {
             Ok(pending) => {
                 for record in &records {
                     if let Some(snapshot) = &mut core.snapshot {
@@ -247,12 +260,25 @@ impl Inner {
                 self.count(core, u64::try_from(bytes).unwrap_or(u64::MAX));
                 Ok((pending, at_ms))
             }
-            Err(e) if matches!(e.kind(), ErrorKind::StoreFull | ErrorKind::Limit) => Err(e),
+            Err(e) if matches!(e.kind(), ErrorKind::StoreFull | ErrorKind::Limit) => {
+                if matches!(usage, Use::New(_)) {
+                    self.note_refusal(core, &e);
+                }
+                Err(e)
+            }
             Err(e) => {
                 let cause = Arc::new(e);
                 self.fail(core, Arc::clone(&cause));
                 Err(refusal::failed(&cause))
             }
+        }
+    }
+
+    /// Has space looked for where new work was refused for want of it.
+    pub(crate) fn note_refusal(&self, core: &mut Core, e: &Error) {
+        if e.kind() == ErrorKind::StoreFull {
+            core.wants_space = true;
+            self.turned.notify_all();
         }
     }
 
@@ -273,9 +299,14 @@ impl Inner {
         settled: impl FnOnce(u64) -> Settled,
     ) -> Result<()> {
         let (pending, at_ms) = self.hand_over(core, bodies)?;
-        core.settling.push_back((pending, settled(at_ms)));
-        self.handed.notify_one();
+        self.settle_later(core, pending, settled(at_ms));
         Ok(())
+    }
+
+    /// Leaves a batch that was handed over to the thread that waits for the disk.
+    pub(crate) fn settle_later(&self, core: &mut Core, pending: Pending, settled: Settled) {
+        core.settling.push_back((pending, settled));
+        self.handed.notify_one();
     }
 
     /// Waits until a batch that was handed over is durable.
@@ -336,20 +367,6 @@ impl Inner {
             .and_then(|pchannel| self.store.channel(pchannel))
             .ok_or_else(|| refusal::invalid(format!("unknown vchannel {vchannel}")))
     }
-
-    /// The LSN below which nothing of a pchannel is needed by work that is not done.
-    pub(crate) fn pinned(&self, core: &Core, pchannel: &str) -> Option<Lsn> {
-        let of = |ends: &[oncelog_format::control::PchannelEnd]| {
-            let end = ends.iter().find(|end| end.pchannel == pchannel);
-            end.and_then(|end| Lsn::new(end.next_lsn))
-        };
-        let runs = core.runs.values().filter_map(|run| of(&run.accepted.ends));
-        let jobs = core.state.running_jobs();
-        let plans = jobs.filter_map(|(_, job)| job.plan.as_ref().and_then(|plan| of(&plan.from)));
-        let pins = core.plan_pins.values().flatten();
-        let pins = pins.filter(|(name, _)| name == pchannel).map(|(_, lsn)| *lsn);
-        runs.chain(plans).chain(pins).min()
-    }
 }
 
 impl Core {
@@ -365,10 +382,13 @@ impl Core {
             due: BTreeSet::new(),
             settling: VecDeque::new(),
             plan_pins: BTreeMap::new(),
+            owed: Owed::default(),
             policy,
             snapshot: None,
             unchecked_bytes: 0,
             checkpoint_due_bytes: u64::MAX,
+            stream_bytes: 0,
+            wants_space: false,
             failed: None,
             closing: false,
             next_ticket: 0,
@@ -409,6 +429,8 @@ impl Core {
             taken_up_at_ms: task.accepted_at_ms,
             admitted: false,
             copies: copies.collect(),
+            holds: Vec::new(),
+            acked_at: None,
             begun: BTreeMap::new(),
             busy: false,
             again: false,

@@ -25,7 +25,6 @@ use super::waiting::Watch;
 use crate::channel::{ChannelLog, Outgoing, Position};
 use crate::clock::Clock;
 use crate::error::Result;
-use crate::lsn::Lsn;
 
 /// Domain of the lock that each job has for itself.
 const JOB_DOMAIN: &str = "_job";
@@ -122,15 +121,22 @@ impl Jobs {
         let mut core = self.inner.lock();
         core.usable()?;
         let state = running(&core, job)?;
-        let ends = self.inner.ends(&core, &state.accepted.header)?;
-        let pins = core.plan_pins.entry(job).or_default();
-        for end in &ends {
-            if let Some(lsn) = Lsn::new(end.next_lsn)
-                && !pins.iter().any(|(name, _)| *name == end.pchannel)
-            {
-                pins.push((end.pchannel.clone(), lsn));
+        let mut ends: Vec<PchannelEnd> = Vec::new();
+        let mut pinned = Vec::new();
+        for vchannel in &state.accepted.header.vchannels {
+            let channel = self.inner.channel_of(&core.state, vchannel)?;
+            let pchannel = core.state.pchannel_of(vchannel).unwrap_or_default();
+            if ends.iter().any(|end| end.pchannel == pchannel) {
+                continue;
             }
+            let pin = channel.pin(&format!("job {job}"), None)?;
+            ends.push(PchannelEnd { pchannel: pchannel.to_owned(), next_lsn: pin.lsn().get() });
+            pinned.push((pchannel.to_owned(), pin));
         }
+        let pins = core.plan_pins.entry(job).or_default();
+        // What an earlier call pinned is older.
+        pinned.retain(|(pchannel, _)| !pins.iter().any(|(name, _)| name == pchannel));
+        pins.append(&mut pinned);
         Ok(ends)
     }
 
@@ -213,12 +219,12 @@ impl Jobs {
         let mut core = self.inner.lock();
         // The ending belongs to the span of who asked for the job.
         let trace = core.state.job(job).and_then(|job| job.accepted.trace.clone());
-        let begun = self.begin_ending(&mut core, holder, (job, attempt), |header, ends| Accepted {
+        let begun = self.begin_ending(&mut core, holder, (job, attempt), |header| Accepted {
             header: BroadcastHeader { resources: vec![own], ..header },
             message_type: message_type.to_owned(),
             scope: None,
             fingerprint: Fingerprint { version: 1, fields: Vec::new() },
-            ends,
+            ends: Vec::new(),
             lifetime_ms: 0,
             firm: true,
             job: JobLink::Ends { job, attempt, commit },
@@ -252,7 +258,7 @@ impl Jobs {
         core: &mut Core,
         holder: Holder,
         (job, attempt): (BroadcastId, u32),
-        accepted: impl FnOnce(BroadcastHeader, Vec<PchannelEnd>) -> Accepted,
+        accepted: impl FnOnce(BroadcastHeader) -> Accepted,
     ) -> Result<Option<BroadcastId>> {
         core.usable()?;
         let state = core.state.job(job).ok_or_else(|| unknown_job(job))?;
@@ -264,10 +270,11 @@ impl Jobs {
         }
         let id = core.state.next_id();
         let header = BroadcastHeader { id, ..state.accepted.header.clone() };
-        let ends = self.inner.ends(core, &header)?;
-        let accepted = Arc::new(accepted(header, ends));
-        copies::check(&self.inner, core, &accepted)?;
-        self.inner.begin(core, vec![Body::Accepted(accepted)], id)?;
+        let mut accepted = accepted(header);
+        let copies = copies::check(&self.inner, core, &accepted)?;
+        let holds;
+        (holds, accepted.ends) = self.inner.hold_ends(core, &accepted.header, &copies)?;
+        self.inner.begin(core, vec![Body::Accepted(Arc::new(accepted))], id, holds)?;
         core.locks.transfer(holder, Holder::Task(id));
         Ok(Some(id))
     }

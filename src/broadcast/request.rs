@@ -9,6 +9,7 @@ use std::sync::Arc;
 use oncelog_format::control::Outcome as Ending;
 use oncelog_format::message::{BroadcastId, Resource, Scope};
 
+use super::options::CollectionSpec;
 use super::state::TaskState;
 use crate::channel::Position;
 use crate::lsn::Lsn;
@@ -23,7 +24,7 @@ pub struct Request {
     pub scope: Option<Arc<Scope>>,
     /// Resource keys that the broadcast holds from its acceptance to its end.
     pub resources: Vec<Resource>,
-    /// The vchannels that each get one copy; each must exist.
+    /// The vchannels that each get one copy; each must exist, see [`Request::making_vchannels`].
     pub vchannels: Vec<String>,
     /// Properties of the caller; keys that begin with `_` are refused.
     pub properties: BTreeMap<String, Vec<u8>>,
@@ -34,6 +35,10 @@ pub struct Request {
     /// The caller's span, as a W3C `traceparent`: in every copy, and told to the callback. A text
     /// that is none ([`super::TraceParent`]) is dropped; nothing depends on it.
     pub trace_context: Option<String>,
+    /// Vchannels that do not exist are made with the acceptance.
+    pub(crate) makes_vchannels: bool,
+    /// A collection that is made with the acceptance, and the identity it is to get.
+    pub(crate) makes_collection: Option<(u64, CollectionSpec)>,
 }
 
 /// What makes two requests under one key the same request.
@@ -64,7 +69,25 @@ impl Request {
             payload,
             identity: Identity::Whole,
             trace_context: None,
+            makes_vchannels: false,
+            makes_collection: None,
         }
+    }
+
+    /// Has the vchannels that do not exist made with the acceptance; a request that is refused makes
+    /// none.
+    #[must_use]
+    pub fn making_vchannels(mut self) -> Self {
+        self.makes_vchannels = true;
+        self
+    }
+
+    /// Has a collection made with the acceptance, with its vchannels. The request is refused where
+    /// another one has that identity by then, or that name.
+    #[cfg(feature = "import")]
+    pub(crate) fn making_collection(mut self, id: u64, spec: CollectionSpec) -> Self {
+        self.makes_collection = Some((id, spec));
+        self.making_vchannels()
     }
 
     /// Sets the resource keys.

@@ -2,6 +2,7 @@
 //! one thread that does what the threads of a broadcaster do.
 
 use super::core::{Deadline, Settled};
+use super::locks::{Claim, Holder};
 use super::*;
 use crate::clock::Clock;
 use crate::io::mem::{Machine, MemIo};

@@ -87,6 +87,36 @@ impl State {
         }
     }
 
+    /// Knows what records make that are not handed over yet, until [`State::take_back`].
+    pub(super) fn lend(&mut self, made: &[Body]) {
+        for body in made {
+            match body {
+                Body::Channel(x) => {
+                    self.channels.insert(x.vchannel.clone(), x.pchannel.clone());
+                }
+                Body::Collection(x) => {
+                    self.collections.insert(x.id, Arc::clone(x));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Forgets what was lent: none of it was known before.
+    pub(super) fn take_back(&mut self, made: &[Body]) {
+        for body in made {
+            match body {
+                Body::Channel(x) => {
+                    self.channels.remove(&x.vchannel);
+                }
+                Body::Collection(x) => {
+                    self.collections.remove(&x.id);
+                }
+                _ => {}
+            }
+        }
+    }
+
     fn open_task(&mut self, id: BroadcastId) -> Option<&mut TaskState> {
         self.tasks.get_mut(&id).filter(|task| task.done.is_none())
     }
@@ -276,6 +306,12 @@ impl State {
     /// Returns all tasks, live and tombstones, by identity.
     pub fn tasks(&self) -> impl Iterator<Item = (BroadcastId, &TaskState)> {
         self.tasks.iter().map(|(id, task)| (*id, task))
+    }
+
+    /// Returns how many tasks there are, with those that are done and kept.
+    #[must_use]
+    pub fn task_count(&self) -> usize {
+        self.tasks.len()
     }
 
     /// Returns the identity that owns a scope.

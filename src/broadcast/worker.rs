@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use oncelog_format::control::{Ack, AckPosition, Body, Done, JobLink, Outcome as Ending, Park};
+use oncelog_format::control::{Ack, AckPosition, Body, Done, JobLink, Outcome as Ending};
 use oncelog_format::message::{AckMode, BroadcastId};
 
 use super::core::{Copy, Core, Inner, Run, Settled};
@@ -19,9 +19,10 @@ use super::state::TaskState;
 use super::{Jobs, TraceParent, refusal};
 use crate::channel::Position;
 use crate::error::{Error, ErrorKind, Result};
+use crate::log::Pending;
 
 /// First wait between two tries of a task.
-const RETRY_MIN: Duration = Duration::from_millis(10);
+pub(super) const RETRY_MIN: Duration = Duration::from_millis(10);
 
 /// Longest wait between two tries of a task.
 const RETRY_MAX: Duration = Duration::from_secs(10);
@@ -116,10 +117,7 @@ impl Inner {
             Next::Park(reason) => (Next::Park(reason), None),
         };
         if let Next::Park(reason) = next {
-            let body = Body::Park(Park { id, reason: reason.clone() });
-            let parked = self
-                .hand_over_and_settle(core, vec![body], |at_ms| Settled::Parked(id, reason, at_ms));
-            match parked {
+            match self.park(core, id, reason) {
                 Ok(()) => {
                     if let Some(run) = core.runs.get_mut(&id) {
                         run.ending = true;
@@ -217,18 +215,9 @@ impl Inner {
         // Nobody waits for it: the copies stand, and the Done that follows is synced with it. Where
         // it fails, so does everything handed over behind it.
         let (pending, _) = self.hand_over(&mut core, vec![Body::Ack(Ack { id, positions })])?;
+        note_acks(&mut core, id, &pending);
         drop(pending);
         Ok(())
-    }
-
-    fn end(&self, id: BroadcastId, ending: Ending) -> Result<Next> {
-        let mut core = self.lock();
-        let body = Body::Done(Done { id, outcome: ending.clone() });
-        self.hand_over_and_settle(&mut core, vec![body], |at| Settled::Ended(id, ending, at))?;
-        if let Some(run) = core.runs.get_mut(&id) {
-            run.ending = true;
-        }
-        Ok(Next::Leave)
     }
 
     /// Waits for the disk and says what is durable, in order, until the broadcaster stops.
@@ -278,6 +267,7 @@ impl Inner {
                     run.ending = false;
                     run.cell.turned.notify_all();
                 }
+                self.let_go_of_acked(core, id);
                 // Who waits for a job is told that its ending is parked.
                 self.turned.notify_all();
             }
@@ -296,7 +286,7 @@ impl Inner {
         ending: Ending,
         done_at_ms: u64,
     ) -> Option<BroadcastId> {
-        let run = core.runs.remove(&id)?;
+        let run = core.take_run(id)?;
         self.counts.ended(&run.accepted, &ending);
         let made = run.accepted.job == JobLink::Starts && ending == Ending::Done;
         if made {
@@ -421,9 +411,11 @@ impl Inner {
             };
         }
         let (pending, _) = self.hand_over(&mut core, vec![Body::Ack(Ack { id, positions })])?;
+        note_acks(&mut core, id, &pending);
         drop(core);
         self.settle(pending)?;
         let mut core = self.lock();
+        self.let_go_of_acked(&mut core, id);
         self.schedule(&mut core, id, Duration::ZERO);
         Ok(())
     }
@@ -471,6 +463,13 @@ impl Run {
             channels: self.positions().collect(),
             clock_held: false,
         }
+    }
+}
+
+/// Where the acks of a task end.
+fn note_acks(core: &mut Core, id: BroadcastId, pending: &Pending) {
+    if let Some(run) = core.runs.get_mut(&id) {
+        run.acked_at = Some(pending.lsns().last);
     }
 }
 

@@ -9,6 +9,7 @@
 //! the last tick that was given is looked for behind them.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -17,17 +18,19 @@ use oncelog_format::message::{
     LastConfirmed, MESSAGE_VERSION, Message, Property, TimeTick, Vchannel, Version,
 };
 
+use super::pins::{Pins, pin_within};
 use super::{
-    ChannelLimits, ChannelLog, MessageReader, Outgoing, PendingMessages, Position, StoredMessage,
-    WholeReader, damaged,
+    ChannelLimits, ChannelLog, ChannelPin, MessageReader, Outgoing, PendingMessages, Position,
+    StoredMessage, WholeReader, damaged,
 };
 use crate::clock::{Clock, LogTime};
 use crate::error::{Error, ErrorKind, Result};
+use crate::log::reserve::Use;
 use crate::log::{
-    Batch, CreateMode, Log, LogStats, Options, Pending, Reader, RecordKind, RecoveryReport,
+    Batch, CreateMode, Holder, Log, LogStats, Options, Pending, Reader, RecordKind, RecoveryReport,
 };
 use crate::lsn::Lsn;
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{AtomicU64, Mutex, MutexGuard};
 
 /// A pchannel on a log in a local directory.
 #[derive(Debug)]
@@ -38,6 +41,9 @@ pub struct LocalChannel {
     time: Arc<LogTime>,
     /// The last tick that was given.
     tick: Mutex<TimeTick>,
+    /// Bytes of messages that were promised to come.
+    promised: AtomicU64,
+    pins: Pins,
     open: Mutex<Open>,
 }
 
@@ -46,6 +52,10 @@ struct Open {
     log: Log,
     /// Where the log ended when it was opened, durable by then.
     end: Lsn,
+    /// Why it is not open: an append failed, and no attempt to open it again has succeeded.
+    failed: Option<Arc<Error>>,
+    /// Everybody who needs messages has pinned them.
+    retains: bool,
     closed: bool,
     /// What logs did that were open before.
     before: LogStats,
@@ -69,7 +79,14 @@ impl LocalChannel {
         let options = options.clone().clock(Arc::<LogTime>::clone(&time));
         let (log, report) = Log::open(dir, &options)?;
         let tick = newest_tick(&log)?;
-        let open = Open { end: log.next_lsn(), log, closed: false, before: LogStats::default() };
+        let open = Open {
+            end: log.next_lsn(),
+            log,
+            failed: None,
+            retains: false,
+            closed: false,
+            before: LogStats::default(),
+        };
         // Reopening must find the log that this was.
         let options = options.create(CreateMode::Never);
         let channel = Self {
@@ -78,6 +95,8 @@ impl LocalChannel {
             options,
             time,
             tick: Mutex::new(tick),
+            promised: AtomicU64::new(0),
+            pins: Pins::default(),
             open: Mutex::new(open),
         };
         Ok((channel, report))
@@ -104,14 +123,19 @@ impl LocalChannel {
     fn open_log(&self) -> Result<Log> {
         let open = locked(&self.open);
         if open.closed {
-            return Err(Error::new(ErrorKind::Closed, "the channel was closed"));
+            return Err(closed());
         }
-        Ok(open.log.clone())
+        match &open.failed {
+            Some(cause) => Err(failed(cause)),
+            None => Ok(open.log.clone()),
+        }
     }
-}
 
-impl ChannelLog for LocalChannel {
-    fn enqueue(&self, messages: &[Outgoing<'_>]) -> Result<Box<dyn PendingMessages>> {
+    fn enqueue_as(
+        &self,
+        messages: &[Outgoing<'_>],
+        usage: Use,
+    ) -> Result<Box<dyn PendingMessages>> {
         let mut drafts = messages.iter().map(Draft::new).collect::<Result<Vec<_>>>()?;
         if let Some(long) = drafts.iter().map(|draft| draft.len()).find(|len| self.is_long(*len)) {
             let max = self.message_len_max;
@@ -143,9 +167,82 @@ impl ChannelLog for LocalChannel {
         }
         let records: Vec<&[u8]> = drafts.iter().map(|draft| draft.record.as_slice()).collect();
         let batch = Batch { kind: RecordKind::MESSAGE, records: &records };
-        let pending = log.enqueue(batch)?;
+        let pending = log.enqueue_as(batch, usage)?;
         *last = tick;
         Ok(Box::new(LocalPending { pending, ticks }))
+    }
+
+    /// Puts another log in the place of the one that failed.
+    fn replace(&self, log: Log) -> Result<()> {
+        let mut pins = self.pins.lock();
+        pins.renew(&log)?;
+        let mut open = locked(&self.open);
+        if open.closed {
+            drop(open);
+            drop(pins);
+            return log.close();
+        }
+        if open.retains {
+            log.begin_retention();
+        }
+        open.end = log.next_lsn().max(open.end);
+        open.before = open.log.stats().continued(&open.before);
+        (open.log, open.failed) = (log, None);
+        Ok(())
+    }
+}
+
+fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "the channel was closed")
+}
+
+fn failed(cause: &Arc<Error>) -> Error {
+    let what = "an append failed, and the channel could not be opened again";
+    Error::new(ErrorKind::Poisoned, what).with_shared_source(Arc::clone(cause))
+}
+
+impl ChannelLog for LocalChannel {
+    fn enqueue(&self, messages: &[Outgoing<'_>]) -> Result<Box<dyn PendingMessages>> {
+        self.enqueue_as(messages, Use::New(self.promised.load(Ordering::SeqCst)))
+    }
+
+    fn enqueue_promised(&self, messages: &[Outgoing<'_>]) -> Result<Box<dyn PendingMessages>> {
+        self.enqueue_as(messages, Use::Ending(0))
+    }
+
+    fn promise(&self, bytes: u64) -> Result<()> {
+        self.open_log()?.promise(bytes)?;
+        self.promised.store(bytes, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn pin(&self, name: &str, from: Option<Lsn>) -> Result<ChannelPin> {
+        let mut table = self.pins.lock();
+        let log = self.open_log()?;
+        let pinned = match from {
+            Some(lsn) => pin_within(&log, name, lsn)?,
+            None => loop {
+                log.check_open()?;
+                let end = self.end();
+                match log.pin(name, end) {
+                    // Others have appended since, and retention was faster.
+                    Err(e) if e.kind() == ErrorKind::Trimmed => {}
+                    pin => break (end, pin?),
+                }
+            },
+        };
+        let lsn = pinned.0;
+        Ok(ChannelPin::new(lsn, self.pins.hold(&mut table, name, pinned)))
+    }
+
+    fn holders(&self) -> Vec<Holder> {
+        locked(&self.open).log.why_not_trimmed()
+    }
+
+    fn begin_retention(&self) {
+        let mut open = locked(&self.open);
+        open.retains = true;
+        open.log.begin_retention();
     }
 
     fn end(&self) -> Lsn {
@@ -191,11 +288,17 @@ impl ChannelLog for LocalChannel {
     fn reopen(&self) -> Result<()> {
         // Nobody stamps meanwhile.
         let mut last = locked(&self.tick);
-        let log = self.open_log()?;
-        match log.check_open() {
-            Ok(()) => return Ok(()),
-            Err(e) => tracing::info!(error = %e, dir = %self.dir.display(), "a channel reopens"),
-        }
+        let log = {
+            let mut open = locked(&self.open);
+            if open.closed {
+                return Err(closed());
+            }
+            let Err(e) = open.log.check_open() else { return Ok(()) };
+            tracing::info!(error = %e, dir = %self.dir.display(), "a channel reopens");
+            // The first one stays: what a log says that was closed tells nothing.
+            open.failed.get_or_insert_with(|| Arc::new(e));
+            open.log.clone()
+        };
         // Frees the directory for the next open. What a poisoned log says of its close was known.
         if let Err(e) = log.close() {
             tracing::debug!(error = %e, "a poisoned channel closes");
@@ -203,25 +306,17 @@ impl ChannelLog for LocalChannel {
         let (log, _) = Log::open(&self.dir, &self.options)?;
         // Ticks of batches that are lost are not given again.
         *last = newest_tick(&log)?.max(*last);
-        let mut open = locked(&self.open);
-        let end = log.next_lsn().max(open.end);
-        let closed = open.closed;
-        if !closed {
-            let before = open.log.stats().continued(&open.before);
-            *open = Open { log, end, closed, before };
-            return Ok(());
-        }
-        drop(open);
-        log.close()
+        self.replace(log)
     }
 
     fn close(&self) -> Result<()> {
-        let log = {
+        let (log, cause) = {
             let mut open = locked(&self.open);
-            open.closed = true;
-            open.log.clone()
+            let was_closed = std::mem::replace(&mut open.closed, true);
+            (open.log.clone(), open.failed.clone().filter(|_| !was_closed))
         };
-        log.close()
+        let closed = log.close();
+        cause.map_or(closed, |cause| Err(failed(&cause)))
     }
 }
 

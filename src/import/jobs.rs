@@ -9,18 +9,16 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use oncelog_format::control::{Collection, JobPhase};
-use oncelog_format::message::{BroadcastId, Resource, Scope};
+use oncelog_format::control::JobPhase;
+use oncelog_format::message::BroadcastId;
 
+use super::asking;
 use super::driver;
-use super::kind::{self, IMPORT};
+use super::kind;
 use super::plan::is_changed;
 use super::request::ImportRequest;
 use super::sizer::SLICE_ROWS;
-use crate::broadcast::{
-    Answer, Broadcaster, CollectionSpec, Identity, Job, Jobs, MessageType, Request, State,
-    check_client_key,
-};
+use crate::broadcast::{Answer, Broadcaster, Job, Jobs, MessageType, check_client_key};
 use crate::clock::{Clock, SystemClock};
 use crate::error::{Error, ErrorKind, Result};
 
@@ -195,45 +193,7 @@ impl Imports {
         if let Some(key) = &call.key {
             check_client_key(key.as_bytes())?;
         }
-        let collection = self.collection(broadcaster, &request)?;
-        let domain = "collection".to_owned();
-        let scope = call.key.as_ref().map(|key| Scope {
-            principal: call.principal.clone(),
-            message_type: IMPORT.to_owned(),
-            domain: domain.clone(),
-            identity: collection.id.to_string(),
-            generation: collection.generation,
-            client_key: key.clone().into_bytes(),
-        });
-        let resource = Resource { domain, key: collection.id.to_string(), shared: true };
-        let payload = request.encode(collection.id);
-        let asked = Request::new(IMPORT, scope, collection.vchannels.clone(), payload)
-            .resources(vec![resource])
-            .identity(Identity::Fields(request.fields(collection.id)));
-        broadcaster.submit(&asked, call.wait)
-    }
-
-    /// The collection of a request. Where there is none, no key of it can have been accepted, so
-    /// the request is checked before one is made.
-    fn collection(
-        &self,
-        broadcaster: &Broadcaster,
-        request: &ImportRequest,
-    ) -> Result<Arc<Collection>> {
-        let named = |state: &State, _| state.collection_named(&request.collection).cloned();
-        if let Some(found) = broadcaster.read(named) {
-            return Ok(found);
-        }
-        request.check_files()?;
-        // No two collections have a vchannel of one name: the last `_v` ends the collection's.
-        let names = 0..request.vchannels.unwrap_or(1);
-        let names = names.map(|number| format!("{}_v{number}", request.collection));
-        broadcaster.ensure_collection(&CollectionSpec {
-            name: request.collection.clone(),
-            schema: Vec::new(),
-            primary_key: request.primary_key.clone(),
-            vchannels: names.collect(),
-        })
+        asking::submit(broadcaster, &request, call)
     }
 
     /// Runs an import to its end.

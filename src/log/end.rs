@@ -1,6 +1,7 @@
 //! The two ends of a log's life: trimming its begin, and closing it.
 
 use super::dir::Fault;
+use super::reserve::Use;
 use super::stats::Synced;
 use super::tail::Tail;
 use super::writer::{Guard, Shared, closed, poisoned, recycle};
@@ -26,6 +27,7 @@ impl Shared {
             self.prove_cursors()?;
         }
         let mut gate = self.gate();
+        let mut full = None;
         loop {
             gate.check_open()?;
             if oldest > gate.next_lsn {
@@ -42,7 +44,8 @@ impl Shared {
             if gate.rolling || gate.tail.is_none() {
                 gate = self.wait(gate);
             } else if gate.tail.as_ref().is_some_and(|tail| tail.bare) {
-                let (behind, rolled) = self.roll(gate, 0);
+                // What frees space may use what is kept for it.
+                let (behind, rolled) = self.roll_for(gate, 0, Use::Ending(0), &mut full);
                 gate = behind;
                 rolled?;
             } else if gate.durable.lsn.saturating_add(1) < oldest {
@@ -151,7 +154,7 @@ impl Shared {
         gate.closed = true;
         self.turned.notify_all();
         self.trim_wanted.notify_all();
-        while gate.rolling {
+        while gate.rolling || gate.kept.is_making() {
             gate = self.wait(gate);
         }
         gate = self.wait_unfilled(gate);

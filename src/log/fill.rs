@@ -150,7 +150,10 @@ impl Filling {
     pub(crate) fn restart(&mut self, filled: u64, pays: bool) {
         self.grant = pays;
         self.filled = filled.max(FRAMES_OFFSET);
-        self.next = Next::Absent;
+        // A spare that is too small for the batch stays where the reserve was taken.
+        if !matches!(self.next, Next::Ready(_)) {
+            self.next = Next::Absent;
+        }
         (self.begin, self.ahead) = (FRAMES_OFFSET, FRAMES_OFFSET);
         self.syncs = 0;
         self.over = false;

@@ -16,8 +16,9 @@ use super::options::{CreateMode, Options};
 use super::pins::Holds;
 use super::remove::{Leftover, Removal};
 use super::report::{RecoveryReport, TornEnd};
+use super::reserve::{Kept, RESERVE_NAME};
 use super::retention::Retaining;
-use super::roll::next_size;
+use super::roll::{Source, next_size};
 use super::scan::{Tally, Window};
 use super::spare::Spare;
 use super::stats::LogStats;
@@ -49,13 +50,21 @@ pub(crate) fn open(path: &Path, options: &Options) -> Result<(Shared, RecoveryRe
     };
     let survey = judge(path, options)?;
     lock.complete(io, path)?;
-    remove_spares(io, path, &survey);
+    remove_spares(io, path, &survey, options.reserve);
     let opened = if survey.is_absent() {
         create(path, options, lock, &survey)
     } else {
         resume(path, options, lock, survey)
     };
-    opened.map(|opened| since(begin, opened))
+    opened.map(|opened| {
+        if options.reserve {
+            opened.0.gate().kept = Kept::found(io, path);
+        }
+        if options.retention_rests {
+            opened.0.gate().retaining = Retaining::resting();
+        }
+        since(begin, opened)
+    })
 }
 
 /// What is there; an error where that is damaged, or `create` forbids it. Touches nothing.
@@ -78,8 +87,10 @@ fn since(begin: Duration, mut opened: (Shared, RecoveryReport)) -> (Shared, Reco
 }
 
 /// @W
-fn remove_spares(io: &dyn Io, path: &Path, survey: &Survey) {
-    for spare in survey.listing.spares.iter().map(|name| path.join(name)) {
+fn remove_spares(io: &dyn Io, path: &Path, survey: &Survey, keeps_reserve: bool) {
+    let others =
+        survey.listing.spares.iter().filter(|name| !keeps_reserve || *name != RESERVE_NAME);
+    for spare in others.map(|name| path.join(name)) {
         if let Err(e) = io.remove(&spare) {
             tracing::warn!(path = %spare.display(), error = %e, "a spare stays");
         }
@@ -185,7 +196,7 @@ fn resume(
         // Creation did not finish: nothing shows that the first segment's name is durable.
         let mut gate = shared.gate();
         gate.must_roll = true;
-        let (gate, rolled) = shared.roll(gate, 0);
+        let (gate, rolled) = shared.roll(gate, 0, Source::Spare);
         drop(gate);
         rolled?;
     }
@@ -278,10 +289,11 @@ fn gate(tail: Tail, end: Mark, tally: Tally, segments: Vec<SegmentRef>) -> Gate 
         segments,
         degraded: Vec::new(),
         removal: Removal::default(),
-        retaining: Retaining::new(),
+        retaining: Retaining::default(),
         holds: Holds::default(),
         number_max: tail.header.number,
         fill: Filling::new(end.offset),
+        kept: Kept::default(),
         stats: LogStats::default(),
         told: Vec::new(),
         tail: Some(tail),

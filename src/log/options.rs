@@ -38,6 +38,10 @@ pub struct Options {
     pub(crate) background: bool,
     pub(crate) retention: Retention,
     pub(crate) removal_step_bytes: u64,
+    /// A written segment is kept for what ends work.
+    pub(crate) reserve: bool,
+    /// Retention rests until it is begun, and keeps the newest record.
+    pub(crate) retention_rests: bool,
 }
 
 impl Options {
@@ -60,6 +64,8 @@ impl Options {
             background: true,
             retention: Retention::new(),
             removal_step_bytes: STEP_BYTES,
+            reserve: false,
+            retention_rests: false,
         }
     }
 
@@ -153,6 +159,19 @@ impl Options {
     #[must_use]
     pub fn retention(mut self, retention: Retention) -> Self {
         self.retention = retention;
+        self
+    }
+
+    /// Keeps a written segment for what ends work.
+    pub(crate) fn keep_reserve(mut self) -> Self {
+        self.reserve = true;
+        self
+    }
+
+    /// What the log keeps, from [`super::Log::begin_retention`] on, and the newest record whatever
+    /// that says.
+    pub(crate) fn resting_retention(mut self, retention: Retention) -> Self {
+        (self.retention, self.retention_rests) = (retention, true);
         self
     }
 

@@ -14,8 +14,9 @@ use std::time::Duration;
 
 use super::Log;
 use super::pins::{Holder, HolderKind};
+use super::reserve::Use;
 use super::writer::{Gate, Shared};
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::lsn::Lsn;
 
 /// How often an idle log looks at the age of its segments, at least and at most.
@@ -104,6 +105,10 @@ pub struct Trimmed {
 /// When retention has something to look at.
 #[derive(Debug)]
 pub(crate) struct Retaining {
+    /// Nothing is dropped yet: who needs what is not known.
+    pub(crate) is_resting: bool,
+    /// The newest record stays.
+    pub(crate) keeps_newest: bool,
     /// The log was opened, a segment was sealed or could not be, a holder has let go, or the last
     /// trim was refused.
     pub(crate) is_due: bool,
@@ -111,10 +116,17 @@ pub(crate) struct Retaining {
     pub(crate) was_held: bool,
 }
 
-impl Retaining {
+impl Default for Retaining {
     /// What an open leaves, whatever was looked at before it.
-    pub(crate) fn new() -> Self {
-        Self { is_due: true, was_held: false }
+    fn default() -> Self {
+        Self { is_resting: false, keeps_newest: false, is_due: true, was_held: false }
+    }
+}
+
+impl Retaining {
+    /// For a log whose holders are named behind its open.
+    pub(crate) fn resting() -> Self {
+        Self { is_resting: true, keeps_newest: true, ..Self::default() }
     }
 }
 
@@ -136,9 +148,11 @@ impl Gate {
         for (segment, next) in live.iter().zip(live.iter().skip(1)) {
             // The time of the record before the successor's first.
             let age_ms = now_ms.saturating_sub(next.header.base_time_ms);
-            let is_kept = retention.bytes_max.is_none_or(|max| bytes <= max)
-                && retention.segment_count_max.is_none_or(|max| count <= max)
-                && retention.age_ms_max.is_none_or(|max| age_ms <= max);
+            let is_newest = self.retaining.keeps_newest && self.durable.lsn < next.header.first_lsn;
+            let is_kept = is_newest
+                || retention.bytes_max.is_none_or(|max| bytes <= max)
+                    && retention.segment_count_max.is_none_or(|max| count <= max)
+                    && retention.age_ms_max.is_none_or(|max| age_ms <= max);
             if is_kept {
                 break;
             }
@@ -169,6 +183,10 @@ impl Shared {
             let reach = {
                 let mut gate = self.gate();
                 gate.check_open()?;
+                if gate.retaining.is_resting {
+                    let oldest = Lsn::at_least_first(gate.oldest);
+                    return Ok(Trimmed { oldest, segments: 0, bytes: 0, held_by: None });
+                }
                 let now_ms = self.clock.wall_ms().max(gate.time_ms);
                 let reach = gate.reach(&self.retention, now_ms);
                 gate.retaining.is_due = false;
@@ -191,6 +209,19 @@ impl Shared {
                 held_by: reach.held_by,
             });
         }
+    }
+
+    /// Why new work is refused where the log is beyond a limit of its size: `StoreFull`, naming the
+    /// holder that keeps it there.
+    pub(crate) fn beyond_limits(&self, gate: &Gate, usage: Use) -> Option<Error> {
+        let sizes = Retention { age_ms_max: None, ..self.retention };
+        if sizes.is_everything() || !gate.kept.is_wanted() || !matches!(usage, Use::New(_)) {
+            return None;
+        }
+        let oldest = gate.kept_from(&sizes, gate.time_ms);
+        let holder = gate.holds.against(oldest)?;
+        let what = format!("the log is at its limit, and the {holder} keeps it from being trimmed");
+        Some(Error::new(ErrorKind::StoreFull, what).at_path(&self.dir).at_lsn(holder.lsn.get()))
     }
 
     /// The limits have to be looked at.
@@ -230,6 +261,18 @@ impl Log {
     pub fn trim_by_retention(&self) -> Result<Trimmed> {
         self.handle.start_trimmer();
         self.handle.shared.trim_by_retention()
+    }
+
+    /// Ends the rest of a retention that waited for the holders of the log to be named.
+    pub(crate) fn begin_retention(&self) {
+        let shared = &self.handle.shared;
+        let mut gate = shared.gate();
+        gate.retaining.is_resting = false;
+        shared.look_again(&mut gate);
+        drop(gate);
+        if !shared.retention.is_everything() {
+            self.handle.start_trimmer();
+        }
     }
 
     /// The policy as a holder: the oldest LSN that it keeps.

@@ -20,6 +20,34 @@ use crate::error::{Error, ErrorKind, Result, is_full};
 /// Size of the first segment in bytes, where the largest is not less.
 const SEGMENT_BYTES_FIRST: u64 = 1 << 20;
 
+/// Where the next segment is taken from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// The spare that was made ahead, or a file that is made for it.
+    Spare,
+    /// The reserve.
+    Reserve,
+}
+
+impl Source {
+    fn take(self, gate: &mut Gate) -> Option<Spare> {
+        match self {
+            Self::Spare => gate.fill.take_ready(),
+            Self::Reserve => gate.kept.take(),
+        }
+    }
+
+    fn put_back(self, gate: &mut Gate, spare: Spare) {
+        match self {
+            Self::Spare => gate.fill.next = Next::Ready(spare),
+            Self::Reserve => gate.kept.put_back(spare),
+        }
+    }
+}
+
+/// Bytes that are to fit, and where the segment is taken from.
+type Wanted = (u64, Source);
+
 /// A spare and a salt; else what was ready before, and why.
 type Prepared = std::result::Result<(Spare, u64), (Option<Spare>, Error)>;
 
@@ -50,11 +78,16 @@ impl Shared {
     ///
     /// `StoreFull` without space: nothing that a later append could meet was written. `Poisoned`
     /// when a write or sync failed.
-    pub(crate) fn roll<'a>(&'a self, mut gate: Guard<'a>, bytes: u64) -> (Guard<'a>, Result<()>) {
+    pub(crate) fn roll<'a>(
+        &'a self,
+        mut gate: Guard<'a>,
+        bytes: u64,
+        source: Source,
+    ) -> (Guard<'a>, Result<()>) {
         gate.rolling = true;
         let (gate, tail) = self.take_tail(gate);
         let gate = self.wait_unfilled(gate);
-        let (mut gate, tail, rolled) = self.roll_tail(gate, tail, bytes);
+        let (mut gate, tail, rolled) = self.roll_tail(gate, tail, (bytes, source));
         gate.tail = Some(tail);
         (gate.rolling, gate.moved) = (false, true);
         gate.writing = 0;
@@ -75,7 +108,8 @@ impl Shared {
         (self.settle(gate), rolled)
     }
 
-    fn roll_tail<'a>(&'a self, mut gate: Guard<'a>, tail: Tail, bytes: u64) -> Rolled<'a> {
+    fn roll_tail<'a>(&'a self, mut gate: Guard<'a>, tail: Tail, wanted: Wanted) -> Rolled<'a> {
+        let (bytes, source) = wanted;
         if let Err(e) = gate.check_open() {
             return (gate, tail, Err(Fault::Refused(e)));
         }
@@ -84,7 +118,7 @@ impl Shared {
             return (gate, tail, Err(Fault::Refused(e)));
         };
         // 1. The spare, before a byte is written.
-        let (ready, reserve) = (gate.fill.take_ready(), gate.fill.plan.reserve());
+        let (ready, reserve) = (source.take(&mut gate), gate.fill.plan.reserve());
         let made_ahead = ready.is_some();
         let (mut gate, tail, made) = self
             .with_tail(gate, tail, |tail| self.prepare_behind(tail, ready, number, bytes, reserve));
@@ -92,7 +126,7 @@ impl Shared {
             Ok(made) => made,
             Err((ready, e)) => {
                 if let Some(spare) = ready {
-                    gate.fill.next = Next::Ready(spare);
+                    source.put_back(&mut gate, spare);
                 }
                 return (gate, tail, Err(Fault::Refused(e)));
             }

@@ -73,8 +73,8 @@ impl Reserve {
 /// A prepared file that is not yet a segment.
 #[derive(Debug)]
 pub(crate) struct Spare {
-    file: Arc<dyn IoFile>,
-    path: PathBuf,
+    pub(super) file: Arc<dyn IoFile>,
+    pub(super) path: PathBuf,
     pub(crate) size: u64,
     /// Zeros up to here were written and synced.
     pub(crate) filled: u64,
@@ -93,7 +93,15 @@ impl Spare {
         size: u64,
         reserve: Reserve,
     ) -> Result<Self> {
-        let path = dir.join(format!("{number:010}{SPARE_SUFFIX}"));
+        Self::make_at(io, dir.join(format!("{number:010}{SPARE_SUFFIX}")), size, reserve)
+    }
+
+    /// Makes a spare of this name.
+    ///
+    /// # Errors
+    ///
+    /// As [`Spare::make`].
+    pub(super) fn make_at(io: &dyn Io, path: PathBuf, size: u64, reserve: Reserve) -> Result<Self> {
         let file = match io.open(&path, OpenHow::CreateNew) {
             // Left by an attempt that was refused; nothing in it counts.
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {

@@ -104,10 +104,12 @@ fn next(shared: &Shared, gate: &Gate, left: Option<Duration>, was_refused: bool)
     if gate.poison.is_some() {
         return Work::Wait(None);
     }
+    // What is needed is not known yet: whoever ends the rest calls.
+    let left = left.filter(|_| !gate.retaining.is_resting);
     // What was refused is not tried again at once, whoever calls.
     let is_called = gate.retaining.is_due && !was_refused;
     let is_due = is_called || left.is_some_and(|left| left.is_zero());
-    if is_due && !shared.retention.is_everything() {
+    if is_due && !shared.retention.is_everything() && !gate.retaining.is_resting {
         Work::Retain
     } else if gate.removal.has_ready() {
         Work::Remove

@@ -21,6 +21,7 @@ use super::options::{Batch, Options, WaitPolicy};
 use super::pins::Holds;
 use super::rebuild::Degraded;
 use super::remove::{InUse, Removal};
+use super::reserve::{Kept, Use};
 use super::retention::{Retaining, Retention};
 use super::scan::Tally;
 use super::stats::LogStats;
@@ -150,6 +151,8 @@ pub(crate) struct Gate {
     /// When the first of them came.
     pub(crate) sync_due_at: Duration,
     pub(crate) fill: Filling,
+    /// What is kept for batches that end work.
+    pub(crate) kept: Kept,
     pub(crate) stats: LogStats,
     /// What is told once the gate is open.
     pub(crate) told: Vec<Told>,
@@ -193,7 +196,7 @@ impl Gate {
     }
 
     /// Whether a batch of so many bytes may be encoded into the tail.
-    fn has_room(&self, bytes: u64) -> bool {
+    pub(crate) fn has_room(&self, bytes: u64) -> bool {
         !self.must_roll && self.end.checked_add(bytes).is_some_and(|end| end <= self.capacity)
     }
 
@@ -322,26 +325,42 @@ impl Shared {
     ///
     /// Waits while the buffer is full, and starts a segment where the batch does not fit.
     pub(crate) fn enqueue(&self, batch: Batch<'_>, sync: bool) -> Result<LsnRange> {
-        self.enter(batch, sync).map(|(_, lsns)| lsns)
+        self.enqueue_as(batch, sync, Use::New(0))
+    }
+
+    /// As [`Shared::enqueue`], for a batch of a kind.
+    pub(crate) fn enqueue_as(&self, batch: Batch<'_>, sync: bool, usage: Use) -> Result<LsnRange> {
+        self.enter(batch, sync, usage).map(|(_, lsns)| lsns)
     }
 
     /// Puts a batch into the buffer and makes it durable.
     pub(crate) fn append(&self, batch: Batch<'_>) -> Result<LsnRange> {
-        let (gate, lsns) = self.enter(batch, false)?;
+        let (gate, lsns) = self.enter(batch, false, Use::New(0))?;
         self.make_durable(gate, lsns.last.get())?;
         Ok(lsns)
     }
 
-    fn enter<'a>(&'a self, batch: Batch<'_>, sync: bool) -> Result<(Guard<'a>, LsnRange)> {
+    fn enter<'a>(
+        &'a self,
+        batch: Batch<'_>,
+        sync: bool,
+        usage: Use,
+    ) -> Result<(Guard<'a>, LsnRange)> {
         let bytes = self.check(batch)?;
         let mut gate = self.gate();
-        let mut has_waited = false;
+        let (mut has_waited, mut full) = (false, None);
         loop {
             gate.check_append(batch)?;
-            if gate.rolling {
+            if gate.rolling || gate.kept.is_making() {
                 gate = self.wait(gate);
+            } else if let Some(e) = self.beyond_limits(&gate, usage) {
+                return Err(e);
+            } else if let Some(promised) = gate.missing_reserve(bytes, usage) {
+                let (behind, made) = self.make_reserve(gate, promised);
+                gate = behind;
+                made?;
             } else if !gate.has_room(bytes) {
-                let (behind, rolled) = self.roll(gate, bytes);
+                let (behind, rolled) = self.roll_for(gate, bytes, usage, &mut full);
                 gate = behind;
                 rolled?;
             } else if !gate.may_buffer(bytes, self.buffer_bytes_max) {
@@ -370,8 +389,10 @@ impl Shared {
         }
         let mut gate = self.gate();
         gate.check_append(batch)?;
-        let now =
-            !gate.rolling && gate.has_room(bytes) && gate.may_buffer(bytes, self.buffer_bytes_max);
+        let now = !gate.rolling
+            && gate.missing_reserve(bytes, Use::New(0)).is_none()
+            && gate.has_room(bytes)
+            && gate.may_buffer(bytes, self.buffer_bytes_max);
         Ok(now.then(|| self.take_in(&mut gate, batch, sync)))
     }
 

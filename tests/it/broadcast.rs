@@ -8,10 +8,13 @@ pub(crate) mod desk;
 mod front;
 mod history;
 mod jobs;
+mod made;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod model;
+pub(crate) mod pins;
 pub(crate) mod retention;
+pub(crate) mod space;
 mod stats;
 mod store;
 mod trace;

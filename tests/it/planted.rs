@@ -138,6 +138,33 @@ fn check_of_reading(bug: Bug) -> fn() {
     }
 }
 
+#[test]
+fn every_planted_bug_of_space_is_caught() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let survivors: Vec<Bug> = Bug::SPACE
+        .into_iter()
+        .filter(|bug| {
+            plant(*bug);
+            let caught = is_broken(check_of_space(*bug));
+            plant(Bug::None);
+            println!("{} {bug:?}", if caught { "caught" } else { "SURVIVED" });
+            !caught
+        })
+        .collect();
+    figure(12, "planted bugs of space caught", Bug::SPACE.len() - survivors.len());
+    assert!(survivors.is_empty(), "{survivors:?}");
+}
+
+/// The test that a bug of space breaks.
+fn check_of_space(bug: Bug) -> fn() {
+    use crate::broadcast::{pins, space};
+    match bug {
+        Bug::ReserveSpent => space::what_was_accepted_ends_on_a_full_disk_and_makes_room,
+        Bug::EndUnpinned => pins::no_retention_takes_what_unfinished_work_reads_back,
+        other => unreachable!("{other:?} is not a bug of space"),
+    }
+}
+
 /// The test that a bug of the broadcaster breaks.
 fn check_of(bug: Bug) -> fn() {
     use crate::broadcast::{chunks, crash, decisions, retention};

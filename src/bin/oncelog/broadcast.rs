@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
+use oncelog::CreateMode;
 use oncelog::broadcast::{Answer, Outcome, Request, Resource, Scope, check_client_key};
-use oncelog::{CreateMode, Error};
 use serde_json::{Map, Value, json};
 
 use crate::failure::{Exit, Failure};
@@ -19,7 +19,7 @@ pub(crate) struct Args {
     /// Message type.
     #[arg(long = "type", value_name = "TYPE")]
     of_type: String,
-    /// Vchannels, made where they are absent.
+    /// Vchannels, made where they are absent; a broadcast that is refused makes none.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', required = true)]
     vchannels: Vec<String>,
     /// Idempotency key: 1 to 256 bytes of printable ASCII.
@@ -58,10 +58,11 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
     });
     let payload = args.payload.clone().into_bytes();
     let mut request = Request::new(args.of_type.clone(), scope, args.vchannels.clone(), payload)
-        .resources(args.resource.clone());
+        .resources(args.resource.clone())
+        .making_vchannels();
     request.trace_context.clone_from(&args.trace_parent);
     let writer = Writer::open(&args.dir, &args.writer, CreateMode::IfMissing)?;
-    let answer = writer.run(|writer| Ok(submit(writer, args, &request)?))?;
+    let answer = writer.run(|writer| Ok(writer.broadcaster.submit(&request, args.wait)?))?;
     // A result is JSON in either mode: it is what scripts take apart.
     let mut out = Out::new(json);
     out.object(&object(&answer))?;
@@ -70,11 +71,6 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
         Outcome::Done => Exit::Clean,
         _ => Exit::Failed,
     })
-}
-
-fn submit(writer: &Writer, args: &Args, request: &Request) -> Result<Answer, Error> {
-    writer.broadcaster.ensure_vchannels(&args.vchannels)?;
-    writer.broadcaster.submit(request, args.wait)
 }
 
 fn object(answer: &Answer) -> Value {

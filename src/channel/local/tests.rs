@@ -367,6 +367,34 @@ fn a_power_loss_at_any_point_keeps_what_was_acknowledged_and_ticks_ascend() {
     }
 }
 
+/// It answered `Closed` from the first attempt to open it again on, and nobody opened it any more.
+#[test]
+fn a_channel_that_cannot_be_opened_again_says_why_and_can_be_later() {
+    let io = MemIo::new(crate::testing::Machine::new());
+    let channel = open(&io);
+    append(&channel, &[message("a", b"1")]);
+    io.arm(Which::Kind(CallKind::Sync), 1, 1, Fault::Error(EIO));
+    assert!(channel.enqueue(&[message("a", b"2")]).unwrap().wait().is_err());
+    io.arm(Which::Kind(CallKind::List), 1, u64::MAX / 2, Fault::Error(EIO));
+    assert_eq!(kind(channel.reopen()), ErrorKind::Io);
+    let refused = channel.enqueue(&[message("a", b"3")]).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Poisoned);
+    let first = std::iter::successors(std::error::Error::source(&refused), |e| e.source()).last();
+    assert!(first.is_some_and(|e| e.to_string().contains("os error 5")), "{refused:?}");
+    assert_eq!(kind(channel.read(channel.end())), ErrorKind::Poisoned);
+    assert_eq!(kind(channel.reopen()), ErrorKind::Io);
+    io.disarm();
+    channel.reopen().unwrap();
+    append(&channel, &[message("a", b"4")]);
+
+    io.arm(Which::Kind(CallKind::Sync), 1, 1, Fault::Error(EIO));
+    assert!(channel.enqueue(&[message("a", b"5")]).unwrap().wait().is_err());
+    io.arm(Which::Kind(CallKind::List), 1, u64::MAX / 2, Fault::Error(EIO));
+    assert_eq!(kind(channel.reopen()), ErrorKind::Io);
+    assert_eq!(kind(channel.close()), ErrorKind::Poisoned);
+    assert_eq!(kind(channel.close()), ErrorKind::Closed);
+}
+
 /// A chunk of a broadcast of two; of one in an earlier batch, the tick of that.
 fn chunk(id: u64, index: u32, of: Option<TimeTick>, payload: &[u8]) -> Outgoing<'_> {
     let mut message = message("a", payload);

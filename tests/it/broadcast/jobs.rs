@@ -69,7 +69,7 @@ pub(super) fn start(desk: &Desk, key: &str) -> (Jobs, BroadcastId) {
     (desk.broadcaster.jobs(), answer.id)
 }
 
-fn plan(jobs: &Jobs, job: BroadcastId, attempt: u32) -> JobPlan {
+pub(super) fn plan(jobs: &Jobs, job: BroadcastId, attempt: u32) -> JobPlan {
     JobPlan {
         job,
         attempt,

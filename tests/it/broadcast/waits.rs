@@ -7,6 +7,7 @@ use std::time::Duration;
 use oncelog::broadcast::{
     AckMode, BroadcastId, MessageType, Options, Outcome, Policy, Request, Role, Task, Verdict,
 };
+use oncelog::testing::{CallKind, ENOSPC, Fault, Which};
 use oncelog::{Error, ErrorKind};
 
 use super::desk::{Desk, Script, request};
@@ -60,8 +61,29 @@ fn a_task_is_parked_in_the_end_however_often_the_store_is_opened_again() {
     assert_eq!(desk.submit("k", "p").unwrap().outcome, Outcome::Done);
 }
 
+/// Each process gave every task a part of its time again, and ended before it was over.
+#[test]
+fn processes_that_each_live_for_a_moment_park_what_does_not_go_on() {
+    let mut desk = Desk::open();
+    desk.script.next_retries_for_ever();
+    let mut opened = 0;
+    let parked = loop {
+        let error = desk.broadcaster.submit(&request("k", "p"), Some(AT_ONCE)).unwrap_err();
+        if error.kind() == ErrorKind::Parked {
+            break error;
+        }
+        assert!(opened < 20, "{error}");
+        opened += 1;
+        // Closed for an hour between two moments.
+        desk.hands.pass(60 * MINUTE_MS);
+        desk = desk.reopen();
+    };
+    let (_, accepted_at_ms, parked_at_ms) = parked_since(&parked, &desk);
+    assert!(parked_at_ms - accepted_at_ms >= AGE_MAX_MS);
+}
+
 /// Long enough for a few tries.
-const AT_ONCE: Duration = Duration::from_millis(100);
+const AT_ONCE: Duration = Duration::from_millis(200);
 
 #[test]
 fn a_store_that_was_closed_for_long_gives_up_no_task_at_its_first_try() {
@@ -102,7 +124,8 @@ fn a_wait_for_consumers_ends_however_often_the_store_is_opened_again() {
 
 fn large(key: &str) -> Request {
     let mut request = request(key, "p");
-    request.payload = vec![7; 100_000];
+    // Two copies are more than the first segment of a channel holds.
+    request.payload = vec![7; 600_000];
     request
 }
 
@@ -115,26 +138,23 @@ fn check_no_space(error: &Error) -> BroadcastId {
     BroadcastId(error.broadcast_id().unwrap())
 }
 
+/// Has what is kept for accepted work taken away: nothing gets the name of a segment behind the
+/// reserve that holds the next acceptance.
+fn take_reserve(desk: &Desk) {
+    desk.io.arm(Which::Kind(CallKind::Rename), 2, u64::MAX / 2, Fault::Error(ENOSPC));
+}
+
 /// Without a deadline it waited for the task to be parked, without a word.
 #[test]
 fn who_asks_without_a_deadline_is_told_that_there_is_no_space() {
     let desk = Desk::open();
-    desk.io.set_free_blocks(Some(0));
-    // Until the room that was there before is used up; the copies are twice what control takes.
-    let mut keys = 0;
-    let (request, error) = loop {
-        keys += 1;
-        let request = large(&keys.to_string());
-        match desk.broadcaster.submit(&request, None) {
-            Ok(_) => {}
-            Err(error) => break (request, error),
-        }
-    };
-    let id = check_no_space(&error);
+    take_reserve(&desk);
+    let request = large("k");
+    let id = check_no_space(&desk.broadcaster.submit(&request, None).unwrap_err());
     assert_eq!(check_no_space(&desk.broadcaster.submit(&request, None).unwrap_err()), id);
     let late = desk.broadcaster.submit(&request, Some(AT_ONCE)).unwrap_err();
     assert_eq!((late.kind(), late.broadcast_id()), (ErrorKind::InFlight, Some(id.0)));
-    desk.io.set_free_blocks(None);
+    desk.io.disarm();
     let answer = desk.broadcaster.submit(&request, None).unwrap();
     assert_eq!((answer.id, answer.duplicated), (id, true));
     assert_eq!(desk.copies(id), 2);
@@ -144,24 +164,11 @@ fn who_asks_without_a_deadline_is_told_that_there_is_no_space() {
 fn who_waits_for_a_job_is_told_that_there_is_no_space_for_its_ending() {
     let desk = jobs::desk();
     let (jobs, job) = jobs::start(&desk, "k");
-    desk.io.set_free_blocks(Some(0));
-    let mut keys = 0;
-    // Leaves less than an ending needs.
-    for len in [100_000, 10_000, 1_000, 100, 1] {
-        loop {
-            keys += 1;
-            let mut filler = request(&keys.to_string(), "p");
-            (filler.scope, filler.payload) = (None, vec![7; len]);
-            if let Err(error) = desk.broadcaster.submit(&filler, None) {
-                assert!(matches!(error.kind(), ErrorKind::InFlight | ErrorKind::StoreFull));
-                break;
-            }
-        }
-    }
-    let told = jobs.end(job, 1, jobs::COMMIT, vec![7; 100]).unwrap_err();
+    take_reserve(&desk);
+    let told = jobs.end(job, 1, jobs::COMMIT, large("").payload).unwrap_err();
     let ending = check_no_space(&told);
     assert_eq!(check_no_space(&jobs.wait(job, None).unwrap_err()), ending);
-    desk.io.set_free_blocks(None);
+    desk.io.disarm();
     let over = jobs.wait(job, None).unwrap();
     assert!(over.over.is_some_and(|(committed, _)| committed));
     assert_eq!(desk.copies(ending), 2);

@@ -1,0 +1,263 @@
+//! The reserve: a spare that was written, and is kept for what ends work, so that a disk that is full
+//! can be emptied (SPEC section 10).
+//!
+//! A log that keeps one knows two kinds of batches. New work is taken in only while the reserve is
+//! there, and holds what was promised to the work that was taken in before. What ends work, and a
+//! trim, may use it where no other segment can be made; the next new work makes another one first,
+//! and is refused as long as there is no space for that.
+//!
+//! It has a name of its own and outlives a close: when the log is opened again, others may have
+//! taken every block there was. What is found then is kept only where it holds no header: one that
+//! does was named as a segment by a process that was killed at it, and may still be that segment.
+
+use std::path::Path;
+
+use oncelog_format::limits::FRAMES_OFFSET;
+
+use super::Log;
+use super::dir::refusal;
+use super::options::Batch;
+use super::pending::Pending;
+use super::roll::{Source, next_size};
+use super::spare::{Reserve, Spare, write_zeros};
+use super::writer::{Gate, Guard, Shared};
+use crate::error::{Error, ErrorKind, Result};
+use crate::io::{Io, OpenHow};
+use crate::lsn::LsnRange;
+
+/// Name of the reserve: that of a spare, for whoever does not know it.
+pub(crate) const RESERVE_NAME: &str = "reserve.spare";
+/// Its name until all of it was written.
+const UNFINISHED_NAME: &str = "unfinished.spare";
+
+/// What a batch is to a log that keeps a reserve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// New work: refused unless the reserve holds so many bytes that were promised.
+    New(u64),
+    /// Ends what was taken in, and leaves so many bytes to others that do.
+    Ending(u64),
+}
+
+/// The reserve of a log.
+#[derive(Debug, Default)]
+pub(crate) struct Kept {
+    /// The log keeps one.
+    is_wanted: bool,
+    spare: Option<Spare>,
+    /// A thread makes one.
+    making: bool,
+}
+
+impl Kept {
+    /// What an open leaves of the file that it has found.
+    pub(crate) fn found(io: &dyn Io, dir: &Path) -> Self {
+        Self { is_wanted: true, spare: find(io, dir), making: false }
+    }
+
+    /// Whether the log keeps one.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.is_wanted
+    }
+
+    /// Whether a thread makes one.
+    pub(crate) fn is_making(&self) -> bool {
+        self.making
+    }
+
+    pub(crate) fn take(&mut self) -> Option<Spare> {
+        self.spare.take()
+    }
+
+    pub(crate) fn put_back(&mut self, spare: Spare) {
+        self.spare = Some(spare);
+    }
+}
+
+/// The reserve of an earlier process. Its name was given when all of it had been synced, so that it
+/// has its blocks, and is zeros.
+fn find(io: &dyn Io, dir: &Path) -> Option<Spare> {
+    let path = dir.join(RESERVE_NAME);
+    let file = io.open(&path, OpenHow::ReadWrite).ok()?;
+    let mut begin = vec![0; usize::try_from(FRAMES_OFFSET).ok()?];
+    let read = file.read_full_at(&mut begin, 0).ok()?;
+    let size = file.len().ok()?;
+    let spare = Spare { file, path, size, filled: size };
+    if read == begin.len() && begin.iter().all(|byte| *byte == 0) && size > FRAMES_OFFSET {
+        return Some(spare);
+    }
+    // Its name alone goes.
+    spare.abandon(io);
+    None
+}
+
+/// Makes a reserve of so many bytes, in the place of a smaller one.
+///
+/// # Errors
+///
+/// `StoreFull` or `Io`; the smaller one stays.
+fn make(io: &dyn Io, dir: &Path, size: u64) -> Result<Spare> {
+    let mut spare = Spare::make_at(io, dir.join(UNFINISHED_NAME), size, Reserve::Blocks)?;
+    let written = write_zeros(&*spare.file, 0, size).and_then(|()| spare.file.sync());
+    let path = dir.join(RESERVE_NAME);
+    // Synced before it has the name: what bears that has its blocks, whatever crashes.
+    if let Err(e) = written.and_then(|()| io.rename(&spare.path, &path)) {
+        let error = refusal("cannot write the reserve", &spare.path, e);
+        spare.abandon(io);
+        return Err(error);
+    }
+    (spare.path, spare.filled) = (path, size);
+    Ok(spare)
+}
+
+fn no_reserve(e: Error) -> Error {
+    if e.kind() != ErrorKind::StoreFull {
+        return e;
+    }
+    let what = "no space for the segment that is kept to end what was accepted";
+    Error::new(ErrorKind::StoreFull, what).with_source(e)
+}
+
+/// Says that nobody makes a reserve any more, also when the thread that does panics.
+struct Making<'a>(&'a Shared);
+
+impl Drop for Making<'_> {
+    fn drop(&mut self) {
+        let mut gate = self.0.gate();
+        gate.kept.making = false;
+        drop(self.0.settle(gate));
+    }
+}
+
+impl Gate {
+    /// Bytes of frames that fit into the reserve.
+    fn reserved(&self) -> u64 {
+        self.kept.spare.as_ref().map_or(0, |spare| spare.size.saturating_sub(FRAMES_OFFSET))
+    }
+
+    /// Whether the reserve may take a batch for which there is no other segment.
+    pub(crate) fn may_use_reserve(&self, bytes: u64, usage: Use) -> bool {
+        match usage {
+            Use::New(_) => false,
+            Use::Ending(left) => {
+                self.kept.spare.is_some() && self.reserved() >= bytes.saturating_add(left)
+            }
+        }
+    }
+
+    /// For how many bytes a reserve has to be made before a batch is taken in; `None` when it may
+    /// be as it is.
+    pub(crate) fn missing_reserve(&self, bytes: u64, usage: Use) -> Option<u64> {
+        if !self.kept.is_wanted {
+            return None;
+        }
+        match usage {
+            #[cfg(planted)]
+            Use::New(_) if crate::planted::is_active(crate::planted::Bug::ReserveSpent) => None,
+            Use::New(promised) => {
+                let is_held = self.kept.spare.is_some() && self.reserved() >= promised;
+                (!is_held).then_some(promised)
+            }
+            Use::Ending(_) if self.kept.spare.is_some() => None,
+            // The tail is all there is.
+            Use::Ending(left) => {
+                let room = self.capacity.saturating_sub(self.end).saturating_sub(bytes);
+                (self.has_room(bytes) && room < left).then_some(left)
+            }
+        }
+    }
+}
+
+impl Shared {
+    /// Makes a reserve, or a larger one. Appends that are in order go on meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// `StoreFull` without space for it, `Io`: nothing has changed.
+    pub(crate) fn make_reserve<'a>(
+        &'a self,
+        mut gate: Guard<'a>,
+        promised: u64,
+    ) -> (Guard<'a>, Result<()>) {
+        gate.kept.making = true;
+        drop(gate);
+        let making = Making(self);
+        let made = make(&*self.io, &self.dir, next_size(0, promised, self.segment_bytes_max));
+        let made = made.map(|spare| self.gate().kept.spare = Some(spare)).map_err(no_reserve);
+        drop(making);
+        (self.gate(), made)
+    }
+
+    /// Starts a segment for a batch; what ends work gets the reserve where a first attempt, whose
+    /// refusal is noted, found no space.
+    pub(crate) fn roll_for<'a>(
+        &'a self,
+        gate: Guard<'a>,
+        bytes: u64,
+        usage: Use,
+        full: &mut Option<Error>,
+    ) -> (Guard<'a>, Result<()>) {
+        let source = match full.take() {
+            None => Source::Spare,
+            // Others may have taken it, or something of it, meanwhile.
+            Some(e) if !gate.may_use_reserve(bytes, usage) => return (gate, Err(e)),
+            Some(_) => Source::Reserve,
+        };
+        let (gate, rolled) = self.roll(gate, bytes, source);
+        let rolled = match rolled {
+            Err(e)
+                if source == Source::Spare
+                    && e.kind() == ErrorKind::StoreFull
+                    && matches!(usage, Use::Ending(_)) =>
+            {
+                *full = Some(e);
+                Ok(())
+            }
+            rolled => rolled,
+        };
+        (gate, rolled)
+    }
+
+    /// Makes sure that what was promised fits, whatever becomes of the disk.
+    fn promise(&self, promised: u64) -> Result<()> {
+        let mut gate = self.gate();
+        loop {
+            gate.check_open()?;
+            if gate.kept.is_making() {
+                gate = self.wait(gate);
+                continue;
+            }
+            if let Some(e) = self.beyond_limits(&gate, Use::New(promised)) {
+                return Err(e);
+            }
+            let Some(promised) = gate.missing_reserve(0, Use::New(promised)) else { return Ok(()) };
+            let (behind, made) = self.make_reserve(gate, promised);
+            gate = behind;
+            made?;
+        }
+    }
+}
+
+impl Log {
+    /// As [`Log::enqueue`], for a batch of a kind.
+    ///
+    /// # Errors
+    ///
+    /// As [`Log::enqueue`]; `StoreFull` also where new work would take space that was promised.
+    pub(crate) fn enqueue_as(&self, batch: Batch<'_>, usage: Use) -> Result<Pending> {
+        let shared = &self.handle.shared;
+        let lsns: LsnRange = shared.enqueue_as(batch, true, usage)?;
+        Ok(Pending::new(std::sync::Arc::clone(shared), lsns))
+    }
+
+    /// Makes sure that batches which end work fit, of so many bytes in all, whatever becomes of the
+    /// disk: those that [`Use::New`] keeps when it is told of them.
+    ///
+    /// # Errors
+    ///
+    /// `StoreFull` where there is no space for it, or the log is at its limit and may not be
+    /// trimmed; `Poisoned`, `Closed`.
+    pub(crate) fn promise(&self, bytes: u64) -> Result<()> {
+        self.handle.shared.promise(bytes)
+    }
+}

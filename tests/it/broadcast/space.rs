@@ -1,0 +1,232 @@
+//! A full disk: new work is refused before it is accepted, and everything that was accepted ends.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use oncelog::broadcast::{AckMode, BroadcastId, Broadcaster, Options, Policy, Request};
+use oncelog::testing::{Machine, MemIo};
+use oncelog::{
+    Clock, CreateMode, Error, ErrorKind, LogView, Options as LogOptions, Result, Store,
+    StoreOptions,
+};
+
+use super::desk::{DIR, Desk, Hands, Script, request};
+use crate::figures::{figure, is_release};
+
+/// Free blocks that a disk is left with, at most: enough for a reserve and three segments more.
+const FREE_MAX: u64 = 64;
+/// Longest that anything takes.
+const LONG: Duration = Duration::from_secs(20);
+const DAY_MS: u64 = 24 * 60 * 60 * 1000;
+
+fn open(io: &MemIo, hands: &Arc<Hands>, options: &Options) -> Result<Broadcaster> {
+    let clock: Arc<dyn Clock> = Arc::<Hands>::clone(hands);
+    let log = LogOptions::new().segment_bytes_max(64 << 10).io(Arc::new(io.clone())).clock(clock);
+    let store = StoreOptions::new().create(CreateMode::IfMissing).log(log);
+    Broadcaster::open(Store::open(Path::new(DIR), &store)?, options.clone())
+}
+
+/// A desk whose broadcasts end with the acks of their consumers.
+fn desk() -> Desk {
+    desk_of(Policy::default())
+}
+
+fn desk_of(policy: Policy) -> Desk {
+    let script = Arc::new(Script::acknowledged_by(AckMode::Consumer));
+    let options = Options::new().register(Arc::<Script>::clone(&script)).policy(policy);
+    let (io, hands) = (MemIo::new(Machine::new()), Arc::default());
+    let broadcaster = open(&io, &hands, &options).unwrap();
+    broadcaster.ensure_vchannels(&["a".into(), "b".into()]).unwrap();
+    Desk { io, hands, script, options, broadcaster }
+}
+
+/// The next process, after the one before was killed.
+fn killed(desk: Desk) -> Desk {
+    let machine = desk.io.machine();
+    desk.io.kill();
+    drop(desk.broadcaster.close());
+    let Desk { hands, script, options, .. } = desk;
+    let io = MemIo::new(machine);
+    let broadcaster = open(&io, &hands, &options).unwrap();
+    Desk { io, hands, script, options, broadcaster }
+}
+
+fn asked(key: &str) -> Request {
+    let mut request = request(key, "p");
+    request.payload = vec![7; 3_000];
+    request
+}
+
+/// Asks until it is known whether the request was accepted.
+fn accept(desk: &Desk, key: &str) -> std::result::Result<BroadcastId, Error> {
+    let begin = Instant::now();
+    loop {
+        let error = desk.broadcaster.submit(&asked(key), Some(Duration::from_millis(1)));
+        let error = error.unwrap_err();
+        match error.kind() {
+            ErrorKind::InFlight | ErrorKind::Parked => {
+                return Ok(BroadcastId(error.broadcast_id().unwrap()));
+            }
+            ErrorKind::OutcomeUnknown => assert!(begin.elapsed() < LONG, "{error}"),
+            _ => return Err(error),
+        }
+    }
+}
+
+/// Acknowledges all copies, once they are known to stand.
+#[track_caller]
+fn acknowledge(desk: &Desk, id: BroadcastId, what: &str) {
+    let begin = Instant::now();
+    for vchannel in ["a", "b"] {
+        loop {
+            match desk.broadcaster.ack(id, vchannel) {
+                Ok(()) => break,
+                Err(e) => assert_eq!(e.kind(), ErrorKind::InFlight, "{what}: {e}"),
+            }
+            assert!(begin.elapsed() < LONG, "{what}: no copy on {vchannel}");
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[track_caller]
+fn wait(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < LONG, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+fn oldest(desk: &Desk) -> u64 {
+    let io = Arc::new(MemIo::new(desk.io.machine()));
+    LogView::open(format!("{DIR}/control"), io).unwrap().oldest_lsn().get()
+}
+
+/// Fills a disk with so many free blocks; how many broadcasts were accepted there.
+fn play(free: u64, is_killed: bool) -> usize {
+    let what = format!("{free} free blocks, killed: {is_killed}");
+    let mut desk = desk();
+    // Sealed segments of control, which a checkpoint can do without.
+    let mut before = Vec::new();
+    for key in 0..60 {
+        let key = format!("before {key}");
+        let id = accept(&desk, &key).unwrap();
+        acknowledge(&desk, id, &what);
+        before.push((key.clone(), desk.broadcaster.submit(&asked(&key), None).unwrap()));
+    }
+    let oldest_before = oldest(&desk);
+    desk.broadcaster.checkpoint().unwrap();
+    desk.io.set_free_blocks(Some(free));
+    // New work is accepted until there is no more room for it, and not behind that.
+    let mut accepted = Vec::new();
+    let refused = loop {
+        let key = format!("full {}", accepted.len());
+        match accept(&desk, &key) {
+            Ok(id) => accepted.push((key, id)),
+            Err(e) => break (key, e),
+        }
+        assert!(accepted.len() < 1_000, "{what}: the disk is not full");
+    };
+    assert_eq!(refused.1.kind(), ErrorKind::StoreFull, "{what}: {}", refused.1);
+    if is_killed {
+        desk = killed(desk);
+    }
+    let scope = asked(&refused.0).scope.unwrap();
+    let owner = desk.broadcaster.read(|state, _| state.owner(&scope));
+    assert_eq!(owner, None, "{what}: a refusal consumes no key");
+    // All that was accepted ends, with no more space than there is.
+    for (key, id) in &accepted {
+        acknowledge(&desk, *id, &what);
+        let answer = desk.broadcaster.submit(&asked(key), None);
+        let answer = answer.unwrap_or_else(|e| panic!("{what}: {e}"));
+        assert_eq!((answer.id, answer.duplicated), (*id, true), "{what}");
+    }
+    // A second checkpoint lets control go of what the first one covers.
+    desk.broadcaster.checkpoint().unwrap_or_else(|e| panic!("{what}: {e}"));
+    wait(&what, || oldest(&desk) > oldest_before);
+    // Keys whose window is over are forgotten.
+    desk.hands.pass(2 * DAY_MS);
+    wait(&what, || {
+        // A sweep that found no room yet is tried again behind the next interval.
+        desk.hands.pass(6 * 60 * 1000);
+        drop(desk.broadcaster.refresh(desk.broadcaster.policy()));
+        desk.broadcaster.read(|state, _| state.tasks().all(|(_, task)| task.done.is_none()))
+    });
+    for (key, answer) in before {
+        let scope = asked(&key).scope.unwrap();
+        let owner = desk.broadcaster.read(|state, _| state.owner(&scope));
+        assert!(owner.is_none_or(|owner| owner > answer.id), "{what}");
+    }
+    // What came free is enough for new work.
+    let mut id = None;
+    wait(&what, || {
+        id = accept(&desk, &refused.0).ok();
+        id.is_some()
+    });
+    desk.io.set_free_blocks(None);
+    let id = id.unwrap();
+    acknowledge(&desk, id, &what);
+    assert_eq!(desk.broadcaster.submit(&asked(&refused.0), None).unwrap().id, id, "{what}");
+    let desk = killed(desk);
+    let again = desk.broadcaster.submit(&asked(&refused.0), None).unwrap();
+    assert_eq!((again.id, again.duplicated), (id, true), "{what}");
+    accepted.len()
+}
+
+#[test]
+pub(crate) fn what_was_accepted_ends_on_a_full_disk_and_makes_room() {
+    let step = if is_release() { 1 } else { 7 };
+    let (mut disks, mut accepted) = (0_u64, 0);
+    for free in (0..=FREE_MAX).step_by(step) {
+        for is_killed in [false, true] {
+            accepted += play(free, is_killed);
+            disks += 1;
+        }
+    }
+    figure(13, "full disks", disks);
+    figure(13, "broadcasts accepted on full disks that ended there", accepted);
+}
+
+#[test]
+fn a_task_that_is_parked_can_be_skipped_on_a_full_disk() {
+    let mut policy = Policy::default();
+    policy.retry_age_max = Duration::from_millis(50);
+    let desk = desk_of(policy);
+    let id = accept(&desk, "k").unwrap();
+    desk.io.set_free_blocks(Some(0));
+    let mut keys = 0;
+    while accept(&desk, &keys.to_string()).is_ok() {
+        keys += 1;
+    }
+    let parked = desk.broadcaster.submit(&asked("k"), None).unwrap_err();
+    assert_eq!(parked.kind(), ErrorKind::Parked);
+    desk.broadcaster.skip(id, &"long ".repeat(20)).unwrap();
+    assert_eq!(desk.broadcaster.submit(&asked("k"), None).unwrap().id, id);
+}
+
+#[test]
+fn the_reserve_outlives_a_close_and_is_no_segment() {
+    let desk = desk();
+    accept(&desk, "k").unwrap();
+    let reserves = |desk: &Desk| {
+        ["control", "channels/p0"].map(|log| {
+            let machine = desk.io.machine();
+            machine.bytes(format!("{DIR}/{log}/reserve.spare")).map(|bytes| bytes.len()).ok()
+        })
+    };
+    assert_eq!(reserves(&desk), [Some(64 << 10); 2]);
+    desk.broadcaster.close().unwrap();
+    assert_eq!(reserves(&desk), [Some(64 << 10); 2]);
+    // One that was named as a segment by a process that was killed at it is not written again.
+    let mut machine = desk.io.machine();
+    let path = format!("{DIR}/control/0000000001-00000000000000000001.seg");
+    let segment = machine.bytes(&path).unwrap();
+    machine.put(format!("{DIR}/control/reserve.spare"), &segment).unwrap();
+    let io = MemIo::new(machine);
+    let broadcaster = open(&io, &desk.hands, &desk.options).unwrap();
+    assert_eq!(broadcaster.read(|state, _| state.tasks().count()), 1);
+    let found = io.machine().bytes(format!("{DIR}/control/reserve.spare")).unwrap_or_default();
+    assert_ne!(found, segment);
+}
