@@ -1,10 +1,11 @@
 //! The two ends of a log's life: trimming its begin, and closing it.
 
 use super::dir::Fault;
+use super::group::recycle;
 use super::reserve::Use;
 use super::stats::Synced;
 use super::tail::Tail;
-use super::writer::{Guard, Shared, closed, poisoned, recycle};
+use super::writer::{Guard, Shared, closed, poisoned};
 use crate::error::{Error, ErrorKind, Result};
 
 /// How many segments a trim has dropped, and how many bytes they have.

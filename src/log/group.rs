@@ -14,9 +14,12 @@ use std::time::Duration;
 use super::options::WaitPolicy;
 use super::stats::Synced;
 use super::tail::Tail;
-use super::writer::{Gate, Guard, Shared, closed, now, poisoned, recycle, unknown};
+use super::writer::{Gate, Guard, Shared, closed, now, poisoned, unknown};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lsn::Lsn;
+
+/// A buffer above this length is given back after its group.
+const RECYCLE_BYTES: usize = 4 << 20;
 
 /// Puts the tail back, also when the thread that has it panics: then the log is poisoned.
 #[derive(Debug)]
@@ -275,6 +278,14 @@ fn refused_and_reused(gate: &mut Gate, e: &Error, from: super::tail::Mark) -> bo
     gate.end = from.offset;
     gate.reused = true;
     true
+}
+
+/// Gives back a buffer, unless it is large.
+pub(crate) fn recycle(gate: &mut Gate, mut group: Vec<u8>) {
+    if group.capacity() <= RECYCLE_BYTES && group.capacity() > gate.recycled.capacity() {
+        group.clear();
+        gate.recycled = group;
+    }
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]

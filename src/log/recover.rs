@@ -12,6 +12,7 @@ use oncelog_format::{Owner, SegmentHeader};
 use super::facts::{FooterFacts, LOCK_NAME, Listing, LockFacts, SegmentFacts, SlotFacts};
 use super::finding::{Finding, FindingKind, Severity};
 use super::options::Check;
+use super::reserve::RESERVE_NAME;
 use super::rows::{self, End, Ending, FooterTaken, Identity, Row};
 use super::scan::{Behind, Frames, Tally};
 use super::survey::{Segment, Survey, Tail, TailState};
@@ -439,7 +440,9 @@ impl Survey {
     }
 
     fn name_others(&mut self) {
-        let spares = self.listing.spares.iter().map(|name| (name, FindingKind::Spare)); // @W
+        // @W; a reserve is where it belongs.
+        let spares = self.listing.spares.iter().filter(|name| *name != RESERVE_NAME);
+        let spares = spares.map(|name| (name, FindingKind::Spare));
         let strays = self.listing.strays.iter().map(|name| (name, FindingKind::Stray)); // @X
         for (name, kind) in spares.chain(strays) {
             self.findings.push(Finding::new(kind, Severity::Info, &self.dir.join(name)));

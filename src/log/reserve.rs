@@ -169,6 +169,11 @@ impl Gate {
 }
 
 impl Shared {
+    /// As [`Shared::enqueue`], for a batch of a kind.
+    pub(crate) fn enqueue_as(&self, batch: Batch<'_>, sync: bool, usage: Use) -> Result<LsnRange> {
+        self.enter(batch, sync, usage).map(|(_, lsns)| lsns)
+    }
+
     /// Makes a reserve, or a larger one. Appends that are in order go on meanwhile.
     ///
     /// # Errors

@@ -9,12 +9,13 @@ use oncelog_format::{Footer, Place, SegmentHeader};
 
 use super::dir::{Fault, random};
 use super::fill::Next;
+use super::group::recycle;
 use super::scan::Tally;
 use super::spare::{BLOCK_BYTES, NewSegment, Reserve, Spare};
 use super::stats::Synced;
 use super::tail::{Mark, Tail};
 use super::told::Told;
-use super::writer::{Gate, Guard, SegmentRef, Shared, recycle};
+use super::writer::{Gate, Guard, SegmentRef, Shared};
 use crate::error::{Error, ErrorKind, Result, is_full};
 
 /// Size of the first segment in bytes, where the largest is not less.

@@ -36,8 +36,6 @@ use crate::sync::{AtomicU64, Condvar, Mutex, MutexGuard};
 
 /// Buffered bytes that are written without waiting for more.
 pub(crate) const WRITE_BYTES: usize = 256 << 10;
-/// A buffer above this length is given back after its group.
-const RECYCLE_BYTES: usize = 4 << 20;
 
 /// What the handles, the futures, the readers and the background thread of a log share.
 #[derive(Debug)]
@@ -328,11 +326,6 @@ impl Shared {
         self.enqueue_as(batch, sync, Use::New(0))
     }
 
-    /// As [`Shared::enqueue`], for a batch of a kind.
-    pub(crate) fn enqueue_as(&self, batch: Batch<'_>, sync: bool, usage: Use) -> Result<LsnRange> {
-        self.enter(batch, sync, usage).map(|(_, lsns)| lsns)
-    }
-
     /// Puts a batch into the buffer and makes it durable.
     pub(crate) fn append(&self, batch: Batch<'_>) -> Result<LsnRange> {
         let (gate, lsns) = self.enter(batch, false, Use::New(0))?;
@@ -340,7 +333,7 @@ impl Shared {
         Ok(lsns)
     }
 
-    fn enter<'a>(
+    pub(crate) fn enter<'a>(
         &'a self,
         batch: Batch<'_>,
         sync: bool,
@@ -488,14 +481,6 @@ fn mistaken(lag: Option<u32>, gate: &Gate, i: usize) -> Option<u32> {
         lag.map(|lag| lag.min(2))
     } else {
         lag
-    }
-}
-
-/// Gives back a buffer, unless it is large.
-pub(crate) fn recycle(gate: &mut Gate, mut group: Vec<u8>) {
-    if group.capacity() <= RECYCLE_BYTES && group.capacity() > gate.recycled.capacity() {
-        group.clear();
-        gate.recycled = group;
     }
 }
 
