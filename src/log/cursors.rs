@@ -202,7 +202,6 @@ impl Shared {
                 PlaceOf::Free(stand) => (stand, gate.header.uuid),
             }
         };
-        self.state_oldest()?;
         // From here on nothing goes that the cursor will hold.
         let pin = loop {
             let oldest = Lsn::at_least_first(self.gate().oldest);
@@ -212,6 +211,9 @@ impl Shared {
             }
         };
         let lsn = pin.lsn().get();
+        let stated = self.state_oldest();
+        let (file, gate, ()) = self.settle_cursors(file, stated)?;
+        drop(gate);
         let make = || {
             // Both, one after the other: damage to one of them must not undo the cursor.
             let first = free.moved(lsn)?;
@@ -307,7 +309,7 @@ impl Shared {
     fn lead_cursors(&self, name: &str, lsn: u64) -> Result<()> {
         let file = self.cursor_file();
         let mut gate = self.gate();
-        if gate.holds.stand(name)?.lsn >= lsn {
+        if gate.holds.stand(name)?.lsn >= lsn && !gate.holds.unsure.contains(name) {
             return Ok(());
         }
         let is_taken = !gate.holds.wanted.contains_key(name);

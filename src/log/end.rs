@@ -42,7 +42,7 @@ impl Shared {
                 self.trim_wanted.notify_one();
                 return Ok(Dropped::default());
             }
-            if gate.rolling || gate.tail.is_none() {
+            if gate.rolling || gate.kept.is_making() || gate.tail.is_none() {
                 gate = self.wait(gate);
             } else if gate.tail.as_ref().is_some_and(|tail| tail.bare) {
                 // What frees space may use what is kept for it.
@@ -116,28 +116,20 @@ impl Shared {
     }
 
     /// Has a durable slot state the oldest LSN, where a trim that was refused may stand in one: for
-    /// somebody who is to be told that nothing below what he needs goes.
-    pub(crate) fn state_oldest(&self) -> Result<()> {
-        let (mut gate, tail) = self.take_tail(self.gate());
-        if !tail.refused || gate.check_open().is_err() {
-            gate.tail = Some(tail);
-            drop(self.settle(gate));
-            return Ok(());
-        }
-        let (durable, oldest) = (gate.stated_by_slot(), gate.oldest);
-        let write = |tail: &mut Tail| tail.write_slot_synced(durable, oldest);
-        let (mut gate, tail, stated) = self.with_tail(gate, tail, write);
-        gate.tail = Some(tail);
-        let done = match stated {
-            Ok(()) => Ok(()),
-            Err(Fault::Refused(e)) => Err(e),
-            Err(Fault::Final(e)) => {
-                gate.set_poison(e);
-                gate.check_open()
+    /// somebody who is to be told that nothing below what he needs goes, and who has pinned it. The
+    /// caller may hold the file of the cursors, and settles without it.
+    pub(crate) fn state_oldest(&self) -> std::result::Result<(), Fault> {
+        let (gate, tail) = self.take_tail(self.gate());
+        let (mut gate, tail, stated) = match gate.check_open() {
+            Ok(()) if tail.refused => {
+                let (durable, oldest) = (gate.stated_by_slot(), gate.oldest);
+                self.with_tail(gate, tail, |tail| tail.write_slot_synced(durable, oldest))
             }
+            open => (gate, tail, open.map_err(Fault::Refused)),
         };
-        drop(self.settle(gate));
-        done
+        gate.tail = Some(tail);
+        self.turn(&mut gate);
+        stated
     }
 
     /// Syncs what was appended, has a slot say so, and refuses everything from here on. The lock

@@ -135,8 +135,8 @@ impl Shared {
     /// Wakes everybody who may go on, tasks too, and tells what there is to tell, without the lock,
     /// and locks again.
     ///
-    /// A waker, as a subscriber of events, is code of its owner, who may append and close in it: the tail is in the gate, no
-    /// roll is under way, and the caller holds no other lock of the log.
+    /// A waker, as a subscriber of events, is code of its owner, who may append and close in it: the
+    /// tail is in the gate, no roll is under way, and the caller holds no other lock of the log.
     pub(crate) fn settle<'a>(&'a self, mut gate: Guard<'a>) -> Guard<'a> {
         self.turn(&mut gate);
         let behind = (gate.durable.lsn.saturating_add(1), 0);
@@ -152,13 +152,14 @@ impl Shared {
             return gate;
         }
         drop(gate);
-        super::told::tell(told);
         for waker in ready.into_values() {
             // On whatever thread leads: its panic is not ours.
             if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
                 tracing::error!("a waker panicked");
             }
         }
+        // Behind them: a subscriber may wait for one of those tasks.
+        super::told::tell(told);
         self.gate()
     }
 

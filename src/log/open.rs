@@ -206,7 +206,7 @@ fn resume(
             lock.identify(Owner::Log, uuid)?;
         }
     }
-    shared.release_leftovers();
+    shared.release_leftovers()?;
     Ok((shared, report))
 }
 
@@ -411,12 +411,30 @@ fn offset_behind(
 }
 
 impl Shared {
-    /// Lets go of what a trim left, which [`prove`] has made durable. The name of a bare tail is
-    /// not, and with it what only its slot states: leftovers wait for its roll.
-    fn release_leftovers(&self) {
+    /// Lets go of what a trim left, once the tail states the trim: what [`prove`] has made durable
+    /// of it, or a slot that is written here, where other segments alone state it. A bare tail takes
+    /// no slot, so leftovers wait for its roll.
+    fn release_leftovers(&self) -> Result<()> {
         let mut gate = self.gate();
-        if gate.tail.as_ref().is_some_and(|tail| !tail.bare) {
-            gate.removal.release(std::iter::empty());
+        let Some(tail) = gate.tail.as_ref().filter(|tail| !tail.bare) else { return Ok(()) };
+        if !gate.removal.has_waiting() {
+            return Ok(());
         }
+        if tail.found.is_some_and(|slot| slot.oldest_lsn >= gate.oldest) {
+            gate.removal.release(std::iter::empty());
+            return Ok(());
+        }
+        let (gate, tail) = self.take_tail(gate);
+        let (durable, oldest) = (gate.stated_by_slot(), gate.oldest);
+        let (mut gate, tail, stated) =
+            self.with_tail(gate, tail, |tail| tail.write_slot_synced(durable, oldest));
+        gate.tail = Some(tail);
+        match stated {
+            Ok(()) => gate.removal.release(std::iter::empty()),
+            // No space for a slot: they stay. Opening needs no free byte.
+            Err(dir::Fault::Refused(e)) if e.kind() == ErrorKind::StoreFull => {}
+            Err(fault) => return Err(fault.into_error()),
+        }
+        Ok(())
     }
 }

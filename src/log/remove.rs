@@ -19,6 +19,7 @@ use oncelog_format::limits::FRAMES_OFFSET;
 use super::end::Dropped;
 use super::facts::SegmentFacts;
 use super::pins::{Holder, HolderKind};
+use super::told::Told;
 use super::writer::{Gate, SegmentRef, Shared};
 use crate::error::{Error, Result};
 use crate::io::{IoFile, OpenHow};
@@ -144,13 +145,13 @@ impl Shared {
             Ok(Step::Gone) => {}
             Ok(Step::Shorter) => gate.removal.ready.push_front(leftover),
             Err(e) => {
-                tracing::warn!(error = %e, "a trimmed segment stays");
+                gate.told.push(Told::NotRemoved(e));
                 leftover.file = None;
                 gate.removal.refused.push(leftover);
             }
         }
         let is_last = !gate.removal.has_ready();
-        drop(gate);
+        drop(self.settle(gate));
         if is_last {
             self.maps.end_cut();
         }

@@ -228,7 +228,8 @@ impl Shared {
         let mut gate = self.gate();
         loop {
             gate.check_open()?;
-            if gate.kept.is_making() {
+            // A roll may have the reserve, and is about to give it another name.
+            if gate.rolling || gate.kept.is_making() {
                 gate = self.wait(gate);
                 continue;
             }

@@ -109,7 +109,7 @@ impl Shared {
         (self.settle(gate), rolled)
     }
 
-    fn roll_tail<'a>(&'a self, mut gate: Guard<'a>, tail: Tail, wanted: Wanted) -> Rolled<'a> {
+    fn roll_tail<'a>(&'a self, gate: Guard<'a>, tail: Tail, wanted: Wanted) -> Rolled<'a> {
         let (bytes, source) = wanted;
         if let Err(e) = gate.check_open() {
             return (gate, tail, Err(Fault::Refused(e)));
@@ -118,6 +118,11 @@ impl Shared {
             let e = Error::new(ErrorKind::Limit, "the log has no further segment number");
             return (gate, tail, Err(Fault::Refused(e)));
         };
+        // A refused trim would be made durable with the segment.
+        let (mut gate, tail, stated) = self.restate(gate, tail);
+        if let Err(fault) = stated {
+            return (gate, tail, Err(fault));
+        }
         // 1. The spare, before a byte is written.
         let (ready, reserve) = (source.take(&mut gate), gate.fill.plan.reserve());
         let made_ahead = ready.is_some();
@@ -170,6 +175,16 @@ impl Shared {
         let (gate, tail, entered) =
             self.with_tail(gate, tail, |_| spare.enter(&*self.io, &self.dir, &header, oldest));
         self.install(gate, tail, upto, entered)
+    }
+
+    /// Has the tail state the oldest LSN that holds, where a slot of it was refused and may stand
+    /// all the same.
+    fn restate<'a>(&'a self, gate: Guard<'a>, tail: Tail) -> Rolled<'a> {
+        if !tail.refused || tail.bare {
+            return (gate, tail, Ok(()));
+        }
+        let (durable, oldest) = (gate.stated_by_slot(), gate.oldest);
+        self.with_tail(gate, tail, |tail| tail.write_slot_synced(durable, oldest))
     }
 
     /// A spare of the next size behind a tail, in which a batch fits.

@@ -30,6 +30,8 @@ pub(crate) enum Told {
     NoFillThread(io::Error),
     /// Files of trimmed segments stay until the next open.
     NoTrimThread(io::Error),
+    /// The file of a trimmed segment was not removed.
+    NotRemoved(Error),
     /// Segments are not mapped.
     NotMapped(PathBuf, io::Error),
     /// Segments are removed whole.
@@ -61,6 +63,7 @@ impl Told {
             Self::NoTrimThread(e) => {
                 tracing::warn!(error = %e, "no thread to remove trimmed segments");
             }
+            Self::NotRemoved(e) => tracing::warn!(error = %e, "a trimmed segment stays"),
             Self::NotMapped(dir, e) => {
                 tracing::debug!(dir = %dir.display(), error = %e, "nothing is mapped");
             }

@@ -132,6 +132,8 @@ impl LogView {
         };
         if tail.state == TailState::Sealed {
             let read = whole_footer(file, segment, footer.offset).map_err(fail)?;
+            // It was about to have a successor, and may have been trimmed since.
+            self.seen().unless_trimmed(segment.last, read.is_none())?;
             footer_agrees(segment, read, &segment.tally, &tail.entries, segment.end, tell);
         }
         Ok(())

@@ -230,7 +230,7 @@ fn a_cursor_whose_removal_was_refused_is_there_when_it_is_asked_for_again() {
 /// A slot that was refused may stand there all the same, and count at the next open.
 #[test]
 fn a_cursor_that_is_made_behind_a_refused_trim_keeps_its_records() {
-    for closed in [false, true] {
+    for (closed, rolled) in [(false, false), (false, true), (true, false), (true, true)] {
         for seed in 0..32 {
             let (io, options, log) = filled();
             log.sync().unwrap();
@@ -238,6 +238,11 @@ fn a_cursor_that_is_made_behind_a_refused_trim_keeps_its_records() {
             io.seed(seed);
             io.arm(Which::Kind(CallKind::Write), 1, 1, Fault::Error(ENOSPC));
             assert_eq!(log.trim(lsn(9)).unwrap_err().kind(), ErrorKind::StoreFull);
+            if rolled {
+                let rolls = log.stats().rolls;
+                fill(&log, 12);
+                assert!(log.stats().rolls > rolls);
+            }
             assert_eq!(log.cursor("c").unwrap().lsn().unwrap(), lsn(1));
             if closed {
                 log.close().unwrap();
@@ -247,7 +252,8 @@ fn a_cursor_that_is_made_behind_a_refused_trim_keeps_its_records() {
             }
             for io in [MemIo::new(io.machine()), lost(&io)] {
                 let (log, _) = Log::open("/log", &options.clone().io(Arc::new(io))).unwrap();
-                assert_eq!(log.oldest_lsn(), lsn(1), "seed {seed}, closed {closed}");
+                let story = format!("seed {seed}, closed {closed}, rolled {rolled}");
+                assert_eq!(log.oldest_lsn(), lsn(1), "{story}");
                 assert_eq!(log.cursor("c").unwrap().lsn().unwrap(), lsn(1));
             }
         }
