@@ -42,8 +42,10 @@ pub(crate) fn random(scale: &Scale, table: &mut Table) {
         let dir = tempfile::tempdir().unwrap();
         let opened = open(dir.path());
         fill(&opened, len, stored);
-        let files: Vec<File> =
-            files(&dir.path().join("log")).into_iter().map(|f| File::open(f).unwrap()).collect();
+        let files = files(&dir.path().join("log")).into_iter().map(|f| File::open(f).unwrap());
+        // The tail may have just begun.
+        let is_whole = |file: &File| file.metadata().unwrap().len() > 100_000;
+        let files: Vec<File> = files.filter(is_whole).collect();
         let (mut raw, mut log) = (Vec::new(), Vec::new());
         for round in 0..scale.rounds() {
             let choices: Vec<u64> = (0..asked)
@@ -60,10 +62,12 @@ pub(crate) fn random(scale: &Scale, table: &mut Table) {
                     assert!(file.read_at(&mut bytes, (choice % 1000) * 64).unwrap() > 0);
                 }
             }));
+            let mut reader = opened.reader(Lsn::FIRST).unwrap();
             log.push(seconds(|| {
                 for choice in &choices {
                     let lsn = Lsn::new(choice % u64::try_from(stored).unwrap() + 1).unwrap();
-                    let record = opened.reader(lsn).unwrap().next().unwrap().expect("it is there");
+                    reader.seek(lsn);
+                    let record = reader.next().unwrap().expect("it is there");
                     assert_eq!((record.lsn, record.payload.len()), (lsn, len));
                 }
             }));
