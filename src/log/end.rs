@@ -121,11 +121,8 @@ impl Shared {
     pub(crate) fn state_oldest(&self) -> std::result::Result<(), Fault> {
         let (gate, tail) = self.take_tail(self.gate());
         let (mut gate, tail, stated) = match gate.check_open() {
-            Ok(()) if tail.refused => {
-                let (durable, oldest) = (gate.stated_by_slot(), gate.oldest);
-                self.with_tail(gate, tail, |tail| tail.write_slot_synced(durable, oldest))
-            }
-            open => (gate, tail, open.map_err(Fault::Refused)),
+            Ok(()) => self.restate(gate, tail),
+            Err(e) => (gate, tail, Err(Fault::Refused(e))),
         };
         gate.tail = Some(tail);
         self.turn(&mut gate);

@@ -179,7 +179,7 @@ impl Shared {
 
     /// Has the tail state the oldest LSN that holds, where a slot of it was refused and may stand
     /// all the same.
-    fn restate<'a>(&'a self, gate: Guard<'a>, tail: Tail) -> Rolled<'a> {
+    pub(crate) fn restate<'a>(&'a self, gate: Guard<'a>, tail: Tail) -> Rolled<'a> {
         if !tail.refused || tail.bare {
             return (gate, tail, Ok(()));
         }

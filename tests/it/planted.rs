@@ -144,8 +144,10 @@ fn every_planted_bug_of_space_is_caught() {
     let survivors: Vec<Bug> = Bug::SPACE
         .into_iter()
         .filter(|bug| {
+            let check = check_of_space(*bug);
+            assert!(!is_broken(check), "the test for {bug:?} fails without it");
             plant(*bug);
-            let caught = is_broken(check_of_space(*bug));
+            let caught = is_broken(check);
             plant(Bug::None);
             println!("{} {bug:?}", if caught { "caught" } else { "SURVIVED" });
             !caught

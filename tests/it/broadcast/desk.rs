@@ -51,6 +51,19 @@ impl Clock for Hands {
     }
 }
 
+/// Longer than anything takes that a test waits for.
+pub(super) const LONG: Duration = Duration::from_secs(20);
+
+/// Waits for something that another thread brings about.
+#[track_caller]
+pub(super) fn wait(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !is_so() {
+        assert!(begin.elapsed() < LONG, "{what}");
+        std::thread::yield_now();
+    }
+}
+
 /// Longest time that a callback is held.
 const HELD_MAX: Duration = Duration::from_secs(10);
 

@@ -12,10 +12,9 @@ use oncelog::{
     StoreOptions,
 };
 
-use super::desk::{DIR, Desk, Hands, Script, request};
+use super::desk::{DIR, Desk, Hands, LONG, Script, request, wait};
 use super::jobs;
 
-const LONG: Duration = Duration::from_secs(20);
 const SEGMENT_BYTES: u64 = 64 << 10;
 
 fn open(
@@ -57,15 +56,6 @@ fn asked(key: &str) -> Request {
 
 fn channel(desk: &Desk) -> Arc<dyn ChannelLog> {
     desk.broadcaster.jobs().channel("p0").unwrap()
-}
-
-#[track_caller]
-fn wait(what: &str, mut is_so: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !is_so() {
-        assert!(begin.elapsed() < LONG, "{what}");
-        std::thread::yield_now();
-    }
 }
 
 #[test]

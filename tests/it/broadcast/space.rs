@@ -11,13 +11,11 @@ use oncelog::{
     StoreOptions,
 };
 
-use super::desk::{DIR, Desk, Hands, Script, request};
+use super::desk::{DIR, Desk, Hands, LONG, Script, request, wait};
 use crate::figures::{figure, is_release};
 
 /// Free blocks that a disk is left with, at most: enough for a reserve and three segments more.
 const FREE_MAX: u64 = 64;
-/// Longest that anything takes.
-const LONG: Duration = Duration::from_secs(20);
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
 fn open(io: &MemIo, hands: &Arc<Hands>, options: &Options) -> Result<Broadcaster> {
@@ -87,15 +85,6 @@ fn acknowledge(desk: &Desk, id: BroadcastId, what: &str) {
             assert!(begin.elapsed() < LONG, "{what}: no copy on {vchannel}");
             std::thread::yield_now();
         }
-    }
-}
-
-#[track_caller]
-fn wait(what: &str, mut is_so: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !is_so() {
-        assert!(begin.elapsed() < LONG, "{what}");
-        std::thread::yield_now();
     }
 }
 
