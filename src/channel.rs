@@ -7,6 +7,7 @@
 mod earlier;
 mod filter;
 mod local;
+mod parts;
 mod pins;
 mod runs;
 mod whole;
@@ -142,8 +143,10 @@ pub trait MessageReader: fmt::Debug + Send {
     ///
     /// # Errors
     ///
-    /// `Trimmed` where retention was faster, with the oldest LSN; `Corrupt`, `Io`; `Closed` once the
-    /// channel was closed or reopened: read again from [`MessageReader::next_lsn`].
+    /// `Trimmed` where retention was faster, with the LSN from which on messages are there: the
+    /// oldest one; or the one behind a chunk whose first ones are gone, and then the next call goes
+    /// on there. `Corrupt`, `Io`; `Closed` once the channel was closed or reopened: read again from
+    /// [`MessageReader::next_lsn`].
     fn next(&mut self) -> Result<Option<StoredMessage>>;
 
     /// The LSN that the next call looks from.

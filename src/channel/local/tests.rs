@@ -466,8 +466,16 @@ fn ticks_ascend_over_a_reopen_and_a_trim_behind_a_late_chunk() {
     let channel = open_at(&io, START);
     let next = append(&channel, &[message("a", b"")])[0];
     assert_eq!(Some(next.time_tick), last.next(START));
-    // What is left of the run is not whole.
-    assert_eq!(payloads(&mut *channel.read(channel.oldest()).unwrap()), [&body[..], b""]);
+    // What is left of the run is not whole, and that is said, once.
+    let mut reader = channel.read(channel.oldest()).unwrap();
+    assert_eq!(reader.next().unwrap().unwrap().payload().unwrap(), body);
+    let gone = reader.next().unwrap_err();
+    let behind = reader.next_lsn();
+    assert_eq!((gone.kind(), gone.lsn()), (ErrorKind::Trimmed, Some(behind.get())));
+    assert_eq!(payloads(&mut *reader), [b""]);
+    // Whoever begins again where the error says comes to the end.
+    assert_eq!(kind(channel.read(behind).unwrap().next()), ErrorKind::Trimmed);
+    assert_eq!(payloads(&mut *channel.read(behind.next()).unwrap()), [b""]);
 }
 
 #[test]
@@ -495,11 +503,19 @@ struct Failing {
 }
 
 impl crate::channel::Earlier for Failing {
+    fn oldest(&self) -> Lsn {
+        self.log.oldest_lsn()
+    }
+
+    fn begin(&mut self, tick: TimeTick) -> Result<Lsn> {
+        crate::channel::Earlier::begin(&mut self.log, tick)
+    }
+
     fn each(
         &mut self,
-        from: TimeTick,
+        from: Lsn,
         below: Lsn,
-        see: &mut dyn FnMut(&bytes::Bytes) -> Result<()>,
+        see: &mut dyn FnMut(Lsn, &bytes::Bytes) -> Result<()>,
     ) -> Result<()> {
         if self.times > 0 {
             self.times -= 1;
