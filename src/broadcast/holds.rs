@@ -10,6 +10,7 @@ use oncelog_format::control::{Accepted, Body, PchannelEnd};
 use oncelog_format::message::{BroadcastHeader, BroadcastId};
 
 use super::core::{Copy, Core, Inner};
+use super::ends;
 use super::locks::{Claim, Holder};
 use crate::channel::ChannelPin;
 use crate::clock::Clock;
@@ -19,7 +20,7 @@ use crate::lsn::Lsn;
 use crate::store::Store;
 
 /// Bytes of control that the end of a task takes: Done, Park and Skip, each with its frame and a
-/// reason that is cut to [`REASON_BYTES_MAX`].
+/// reason of [`REASON_BYTES_MAX`].
 const ENDING_BYTES: u64 = 1_280;
 
 /// Bytes of an Ack of one vchannel, with its frame.
@@ -151,6 +152,10 @@ impl Core {
             Use::Ending(owed.saturating_add(self.checkpoint_bytes()))
         } else if bodies.iter().any(Body::is_checkpoint) {
             Use::Ending(owed)
+        } else if let Some(id) = bodies.iter().find_map(ends::beyond_room) {
+            // It takes what nobody else was promised.
+            let own = self.runs.get(&id).map_or(0, |run| control_bytes(&run.accepted));
+            Use::Ending(owed.saturating_sub(own))
         } else {
             Use::Ending(0)
         }
@@ -277,9 +282,4 @@ fn hold_plan(store: &Store, core: &mut Core, job: BroadcastId) -> Result<()> {
         core.plan_pins.insert(job, pins);
     }
     Ok(())
-}
-
-/// A reason of at most so many bytes.
-pub(super) fn shorter(reason: &str) -> String {
-    reason.get(..reason.floor_char_boundary(REASON_BYTES_MAX)).unwrap_or_default().to_owned()
 }

@@ -17,6 +17,7 @@ use oncelog_format::message::{
 
 use super::copies;
 use super::core::{Core, Deadline, Inner};
+use super::ends;
 use super::kind::Role;
 use super::locks::{Claim, Holder};
 use super::refusal;
@@ -162,7 +163,7 @@ impl Jobs {
         self.inner.settle(handed.0)
     }
 
-    /// Records how far the current attempt is.
+    /// Records how far the current attempt is; a reason that no record takes is cut.
     ///
     /// # Errors
     ///
@@ -172,7 +173,8 @@ impl Jobs {
     /// # Durability
     ///
     /// Durable when this returns `Ok`; unknown after `Poisoned`.
-    pub fn record(&self, state: JobState) -> Result<()> {
+    pub fn record(&self, mut state: JobState) -> Result<()> {
+        state.reason.truncate(ends::fitting(&state.reason).len());
         let mut core = self.inner.lock();
         core.usable()?;
         let job = running(&core, state.job)?;

@@ -4,7 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use oncelog::broadcast::{AckMode, BroadcastId, Broadcaster, Options, Policy, Request};
+use oncelog::broadcast::{
+    AckMode, BroadcastId, Broadcaster, Options, Outcome, Policy, Request, Verdict,
+};
 use oncelog::testing::{Machine, MemIo};
 use oncelog::{
     Clock, CreateMode, Error, ErrorKind, LogView, Options as LogOptions, Result, Store,
@@ -193,6 +195,48 @@ fn a_task_that_is_parked_can_be_skipped_on_a_full_disk() {
     assert_eq!(parked.kind(), ErrorKind::Parked);
     desk.broadcaster.skip(id, &"long ".repeat(20)).unwrap();
     assert_eq!(desk.broadcaster.submit(&asked("k"), None).unwrap().id, id);
+}
+
+/// Accepts what a disk takes that is full.
+fn accepted_until_full(desk: &Desk) -> Vec<BroadcastId> {
+    let mut accepted = vec![accept(desk, "0").unwrap()];
+    desk.io.set_free_blocks(Some(0));
+    while let Ok(id) = accept(desk, &accepted.len().to_string()) {
+        accepted.push(id);
+    }
+    assert!(accepted.len() > 5, "{} were accepted", accepted.len());
+    accepted
+}
+
+/// A reason of 60 KB took the space that the endings of fifty others had been promised.
+#[test]
+fn a_long_reason_takes_nothing_that_others_were_promised() {
+    let desk = desk();
+    let accepted = accepted_until_full(&desk);
+    for _ in 0..accepted.len() {
+        desk.script.next(Verdict::Fail("long ".repeat(2_000)));
+    }
+    // The first ones fail with the longest reason that there is space for, and all of them end.
+    for (key, id) in accepted.iter().enumerate() {
+        acknowledge(&desk, *id, "a long reason");
+        let answer = desk.broadcaster.submit(&asked(&key.to_string()), None);
+        let answer = answer.unwrap_or_else(|e| panic!("{key} of {}: {e}", accepted.len()));
+        assert!(matches!(answer.outcome, Outcome::Failed { .. }), "{answer:?}");
+    }
+    assert_eq!(desk.script.calls(), accepted.len() as u64, "each callback once");
+}
+
+#[test]
+fn a_task_that_is_skipped_with_a_long_reason_on_a_full_disk_takes_a_short_one() {
+    let mut policy = Policy::default();
+    policy.retry_age_max = Duration::from_millis(50);
+    let desk = desk_of(policy);
+    let accepted = accepted_until_full(&desk);
+    for (key, id) in accepted.iter().enumerate() {
+        let parked = desk.broadcaster.submit(&asked(&key.to_string()), None).unwrap_err();
+        assert_eq!(parked.kind(), ErrorKind::Parked);
+        desk.broadcaster.skip(*id, &"long ".repeat(2_000)).unwrap();
+    }
 }
 
 #[test]
