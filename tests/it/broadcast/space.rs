@@ -18,6 +18,8 @@ use crate::figures::{figure, is_release};
 
 /// Free blocks that a disk is left with, at most: enough for a reserve and three segments more.
 const FREE_MAX: u64 = 64;
+/// Bytes of frames that a reserve of the least size takes.
+const RESERVE_BYTES: usize = (64 << 10) - (12 << 10);
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
 fn open(io: &MemIo, hands: &Arc<Hands>, options: &Options) -> Result<Broadcaster> {
@@ -60,9 +62,13 @@ fn asked(key: &str) -> Request {
 
 /// Asks until it is known whether the request was accepted.
 fn accept(desk: &Desk, key: &str) -> std::result::Result<BroadcastId, Error> {
+    accept_this(desk, &asked(key))
+}
+
+fn accept_this(desk: &Desk, request: &Request) -> std::result::Result<BroadcastId, Error> {
     let begin = Instant::now();
     loop {
-        let error = desk.broadcaster.submit(&asked(key), Some(Duration::from_millis(1)));
+        let error = desk.broadcaster.submit(request, Some(Duration::from_millis(1)));
         let error = error.unwrap_err();
         match error.kind() {
             ErrorKind::InFlight | ErrorKind::Parked => {
@@ -199,12 +205,12 @@ fn a_task_that_is_parked_can_be_skipped_on_a_full_disk() {
 
 /// Accepts what a disk takes that is full.
 fn accepted_until_full(desk: &Desk) -> Vec<BroadcastId> {
-    let mut accepted = vec![accept(desk, "0").unwrap()];
+    let mut accepted = vec![accept_this(desk, &request("0", "p")).unwrap()];
     desk.io.set_free_blocks(Some(0));
-    while let Ok(id) = accept(desk, &accepted.len().to_string()) {
+    while let Ok(id) = accept_this(desk, &request(&accepted.len().to_string(), "p")) {
         accepted.push(id);
     }
-    assert!(accepted.len() > 5, "{} were accepted", accepted.len());
+    assert!(accepted.len() > 10, "{} were accepted", accepted.len());
     accepted
 }
 
@@ -213,13 +219,16 @@ fn accepted_until_full(desk: &Desk) -> Vec<BroadcastId> {
 fn a_long_reason_takes_nothing_that_others_were_promised() {
     let desk = desk();
     let accepted = accepted_until_full(&desk);
+    // Half of them would take the whole reserve, and the tail before it.
+    let len = 2 * RESERVE_BYTES / (accepted.len() / 2);
+    assert!(len < 60_000);
     for _ in 0..accepted.len() {
-        desk.script.next(Verdict::Fail("long ".repeat(2_000)));
+        desk.script.next(Verdict::Fail("l".repeat(len)));
     }
     // The first ones fail with the longest reason that there is space for, and all of them end.
     for (key, id) in accepted.iter().enumerate() {
         acknowledge(&desk, *id, "a long reason");
-        let answer = desk.broadcaster.submit(&asked(&key.to_string()), None);
+        let answer = desk.broadcaster.submit(&request(&key.to_string(), "p"), None);
         let answer = answer.unwrap_or_else(|e| panic!("{key} of {}: {e}", accepted.len()));
         assert!(matches!(answer.outcome, Outcome::Failed { .. }), "{answer:?}");
     }
@@ -233,7 +242,7 @@ fn a_task_that_is_skipped_with_a_long_reason_on_a_full_disk_takes_a_short_one() 
     let desk = desk_of(policy);
     let accepted = accepted_until_full(&desk);
     for (key, id) in accepted.iter().enumerate() {
-        let parked = desk.broadcaster.submit(&asked(&key.to_string()), None).unwrap_err();
+        let parked = desk.broadcaster.submit(&request(&key.to_string(), "p"), None).unwrap_err();
         assert_eq!(parked.kind(), ErrorKind::Parked);
         desk.broadcaster.skip(*id, &"long ".repeat(2_000)).unwrap();
     }
