@@ -4,6 +4,7 @@
 //! each message, appends batches whole, and reads from any position on. What a message means, and
 //! who may send it, is not its affair; it never sends anything twice on its own.
 
+mod draft;
 mod earlier;
 mod filter;
 mod local;
@@ -16,6 +17,7 @@ use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
+use oncelog_format::limits;
 use oncelog_format::message::{Message, Properties, Property, TimeTick};
 use oncelog_format::{DecodeError, DecodeErrorKind};
 
@@ -192,6 +194,14 @@ pub struct ChannelLimits {
     pub batch_bytes_max: u64,
 }
 
+impl ChannelLimits {
+    /// What a channel takes of what was accepted under other limits.
+    pub(crate) const LARGEST: Self = Self {
+        message_len_max: limits::RECORD_LEN_MAX as u64,
+        batch_bytes_max: limits::BATCH_BYTES_MAX,
+    };
+}
+
 /// One pchannel.
 ///
 /// Methods added later have a default, so that an implementation goes on compiling.
@@ -217,7 +227,8 @@ pub trait ChannelLog: fmt::Debug + Send + Sync + 'static {
     fn oldest(&self) -> Lsn;
 
     /// As [`ChannelLog::enqueue`], for messages that [`ChannelLog::promise`] has counted: space that
-    /// is kept for them takes them where there is no other.
+    /// is kept for them takes them where there is no other, and they may be larger than what
+    /// [`ChannelLog::limits`] takes by now.
     ///
     /// # Errors
     ///

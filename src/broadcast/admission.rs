@@ -392,6 +392,7 @@ impl Inner {
         if admission.starts_job {
             accepted.job = JobLink::Starts;
         }
+        self.let_go_of_durable(&mut core);
         let held = {
             let lent = Lent::new(&mut core, &made);
             let copies = copies::check(self, &lent, &accepted)?;

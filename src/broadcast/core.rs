@@ -83,6 +83,8 @@ pub(crate) struct Core {
     pub(crate) plan_pins: BTreeMap<BroadcastId, Vec<(String, ChannelPin)>>,
     /// What accepted work may yet write.
     pub(crate) owed: Owed,
+    /// Tasks whose acks nobody waits for, with the last LSN of them.
+    pub(crate) acked: VecDeque<(Lsn, BroadcastId)>,
     pub(crate) policy: Policy,
     /// A checkpoint that is being written.
     pub(crate) snapshot: Option<Snapshot>,
@@ -383,6 +385,7 @@ impl Core {
             settling: VecDeque::new(),
             plan_pins: BTreeMap::new(),
             owed: Owed::default(),
+            acked: VecDeque::new(),
             policy,
             snapshot: None,
             unchecked_bytes: 0,

@@ -4,17 +4,19 @@
 //! A pchannel is let go once the acks of all its copies are durable, the rest with the end. A store
 //! that is opened holds the same for what it takes up.
 
+use std::sync::PoisonError;
 use std::time::Duration;
 
 use oncelog_format::control::{Accepted, Body, PchannelEnd};
 use oncelog_format::message::{BroadcastHeader, BroadcastId};
 
-use super::core::{Copy, Core, Inner};
+use super::core::{Copy, Core, Guard, Inner};
 use super::ends;
 use super::locks::{Claim, Holder};
 use crate::channel::ChannelPin;
 use crate::clock::Clock;
 use crate::error::Result;
+use crate::log::Pending;
 use crate::log::reserve::Use;
 use crate::lsn::Lsn;
 use crate::store::Store;
@@ -32,6 +34,9 @@ pub(super) const REASON_BYTES_MAX: usize = 256;
 /// Bytes that a task takes in a checkpoint, about, and those of all else.
 const ENTRY_BYTES: u64 = 256;
 const CHECKPOINT_BYTES: u64 = 16 << 10;
+
+/// How long acks that nobody waits for take to be durable, about.
+const ACKS_WAIT: Duration = Duration::from_millis(10);
 
 /// A pchannel that a broadcast holds.
 #[derive(Debug)]
@@ -104,6 +109,36 @@ impl Inner {
             }
             stays
         });
+    }
+
+    /// Has the pchannels of a task let go of once its acks are durable.
+    pub(crate) fn let_go_when_durable(&self, core: &mut Core, id: BroadcastId, acks: &Pending) {
+        core.acked.push_back((acks.lsns().last, id));
+        self.handed.notify_one();
+    }
+
+    /// Waits for a batch to be handed over, and looks meanwhile whether acks are durable.
+    pub(crate) fn rest<'a>(&self, mut core: Guard<'a>) -> Guard<'a> {
+        self.let_go_of_durable(&mut core);
+        if core.acked.is_empty() {
+            return self.handed.wait(core).unwrap_or_else(PoisonError::into_inner);
+        }
+        let waited = self.handed.wait_timeout(core, ACKS_WAIT);
+        waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Lets go of the pchannels of tasks whose acks have become durable while nobody waited for that.
+    pub(crate) fn let_go_of_durable(&self, core: &mut Core) {
+        if core.acked.is_empty() {
+            return;
+        }
+        let durable = self.store.control().durable_lsn();
+        while let Some((lsn, id)) = core.acked.front().copied()
+            && Some(lsn) <= durable
+        {
+            core.acked.pop_front();
+            self.let_go_of_acked(core, id);
+        }
     }
 
     /// The LSN below which nothing of a pchannel is needed by work that is not done.

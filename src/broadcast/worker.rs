@@ -217,7 +217,7 @@ impl Inner {
         // it fails, so does everything handed over behind it.
         let (pending, _) = self.hand_over(&mut core, vec![Body::Ack(Ack { id, positions })])?;
         note_acks(&mut core, id, &pending);
-        drop(pending);
+        self.let_go_when_durable(&mut core, id, &pending);
         Ok(())
     }
 
@@ -229,7 +229,7 @@ impl Inner {
                 if core.closing || core.failed.is_some() {
                     return;
                 }
-                core = self.handed.wait(core).unwrap_or_else(PoisonError::into_inner);
+                core = self.rest(core);
                 continue;
             };
             drop(core);

@@ -2,7 +2,10 @@
 
 use std::thread;
 
-use oncelog_format::message::{AckMode, BroadcastHeader, BroadcastId, Chunk, Properties};
+use oncelog_format::message::{
+    AckMode, BroadcastHeader, BroadcastId, Chunk, MESSAGE_VERSION, Properties, Property, Vchannel,
+    Version,
+};
 
 use super::*;
 use crate::channel::VchannelReader;
@@ -397,6 +400,15 @@ fn a_channel_that_cannot_be_opened_again_says_why_and_can_be_later() {
 
 /// A chunk of a broadcast of two; of one in an earlier batch, the tick of that.
 fn chunk(id: u64, index: u32, of: Option<TimeTick>, payload: &[u8]) -> Outgoing<'_> {
+    chunk_of(id, (index, 2), of, payload)
+}
+
+fn chunk_of(
+    id: u64,
+    (index, total): (u32, u32),
+    of: Option<TimeTick>,
+    payload: &[u8],
+) -> Outgoing<'_> {
     let mut message = message("a", payload);
     let header = BroadcastHeader {
         id: BroadcastId(id),
@@ -405,7 +417,7 @@ fn chunk(id: u64, index: u32, of: Option<TimeTick>, payload: &[u8]) -> Outgoing<
         ack: AckMode::Append,
     };
     message.properties.set(&header).unwrap();
-    message.properties.set_chunk(Chunk::new(index, 2).unwrap()).unwrap();
+    message.properties.set_chunk(Chunk::new(index, total).unwrap()).unwrap();
     if let Some(of) = of {
         message.properties.set(&of).unwrap();
     }
@@ -523,4 +535,44 @@ impl crate::channel::Earlier for Failing {
         }
         self.log.each(from, below, see)
     }
+}
+
+/// Retention kept the newest record, which may be a late chunk, and dropped the message with the
+/// newest tick: behind a reopen ticks went back.
+#[test]
+fn ticks_ascend_over_a_reopen_behind_a_retention_that_keeps_late_chunks() {
+    let io = MemIo::default();
+    let least = crate::log::Retention::new().segment_count_max(1);
+    let open_at = |wall_ms| {
+        let time = Arc::new(LogTime::new(Arc::new(Stopped(wall_ms)), ClockLimits::new()));
+        time.start(None);
+        let options = options(&io).resting_retention(least);
+        let channel = LocalChannel::open(Path::new(DIR), &options, time).unwrap().0;
+        channel.begin_retention();
+        channel
+    };
+    let body = vec![7; 20 << 10];
+    let total = 40;
+    let mut channel = open_at(START);
+    let run = append(&channel, &[chunk_of(1, (0, total), None, &body)])[0];
+    let mut last = append(&channel, &[message("a", &body)])[0];
+    for index in 1..total {
+        append(&channel, &[chunk_of(1, (index, total), Some(run.time_tick), &body)]);
+        channel.open_log().unwrap().trim_by_retention().unwrap();
+        if index == 20 {
+            channel.close().unwrap();
+            channel = open_at(0);
+        }
+    }
+    assert!(channel.oldest() <= last.lsn, "the message with the newest tick is gone");
+    channel.close().unwrap();
+    channel = open_at(0);
+    for _ in 0..8 {
+        let next = append(&channel, &[message("a", &body)])[0];
+        assert!(next.time_tick > last.time_tick, "ticks went back");
+        last = next;
+    }
+    // Behind the next one it goes.
+    channel.open_log().unwrap().trim_by_retention().unwrap();
+    assert!(channel.oldest() > run.lsn.next());
 }

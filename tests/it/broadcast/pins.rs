@@ -191,6 +191,23 @@ pub(crate) fn no_retention_takes_what_unfinished_work_reads_back() {
     assert_eq!(desk.broadcaster.submit(&asked("first"), None).unwrap().id, first);
 }
 
+/// It stayed until the end where the append acknowledges: a callback that took long, or was tried
+/// again for minutes, kept its channel at its limit, and others were refused.
+#[test]
+fn the_pin_of_what_the_append_acknowledges_ends_while_its_callback_runs() {
+    let desk = desk(AckMode::Append, Retention::new());
+    desk.script.hold();
+    unfinished(&desk, "held");
+    desk.script.wait_called();
+    wait("the pin of a callback that runs stays", || pins(&desk).is_empty());
+    assert_eq!(desk.broadcaster.pinned("p0"), None);
+    desk.script.next_retries_for_ever();
+    desk.script.let_go();
+    unfinished(&desk, "retried");
+    wait("the pin of a callback that is tried again stays", || pins(&desk).is_empty());
+    desk.script.forget();
+}
+
 #[test]
 fn jobs_pin_their_channels_until_they_are_over_also_when_a_store_is_opened_again() {
     let desk = jobs::desk();
