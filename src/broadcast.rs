@@ -40,6 +40,7 @@ mod kind;
 mod locks;
 mod made;
 mod options;
+mod owed;
 mod policy;
 mod refusal;
 mod request;

@@ -253,6 +253,12 @@ pub trait ChannelLog: fmt::Debug + Send + Sync + 'static {
         Ok(())
     }
 
+    /// Says how many bytes of messages that were promised are still to come: new work leaves them
+    /// room, also where there is none by now. It makes none; the last call counts.
+    fn owe(&self, bytes: u64) {
+        let _ = bytes;
+    }
+
     /// Holds the messages from an LSN on, or from the end on, which is read in the same moment: no
     /// retention drops one until what is returned is dropped. An LSN outside of the channel is
     /// brought within it. The name is for whoever asks who keeps messages.

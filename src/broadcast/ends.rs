@@ -7,7 +7,7 @@ use oncelog_format::limits::TEXT_LEN_MAX;
 use oncelog_format::message::BroadcastId;
 
 use super::core::{Core, Inner, Settled};
-use super::holds::REASON_BYTES_MAX;
+use super::owed::REASON_BYTES_MAX;
 use super::worker::Next;
 use crate::error::{ErrorKind, Result};
 use crate::log::Pending;

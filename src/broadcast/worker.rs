@@ -292,7 +292,10 @@ impl Inner {
         let made = run.accepted.job == JobLink::Starts && ending == Ending::Done;
         if made {
             core.locks.transfer(Holder::Task(id), Holder::Job(id));
+        } else {
+            core.disown_ending(id);
         }
+        self.tell_owed(core);
         self.release(core, Holder::Task(id));
         if let JobLink::Ends { job, .. } = run.accepted.job
             && !core.state.is_running(job)

@@ -273,6 +273,10 @@ impl ChannelLog for LocalChannel {
         Ok(())
     }
 
+    fn owe(&self, bytes: u64) {
+        self.promised.store(bytes, Ordering::SeqCst);
+    }
+
     fn pin(&self, name: &str, from: Option<Lsn>) -> Result<ChannelPin> {
         let mut table = self.pins.lock();
         let log = self.open_log()?;
@@ -371,6 +375,7 @@ impl ChannelLog for LocalChannel {
             let was_closed = std::mem::replace(&mut open.closed, true);
             (open.log.clone(), open.failed.clone().filter(|_| !was_closed))
         };
+        log.give_back(self.promised.load(Ordering::SeqCst));
         let closed = log.close();
         cause.map_or(closed, |cause| Err(failed(&cause)))
     }

@@ -12,7 +12,7 @@
 
 use std::path::Path;
 
-use oncelog_format::limits::FRAMES_OFFSET;
+use oncelog_format::limits::{FRAMES_OFFSET, SEGMENT_BYTES_MAX};
 
 use super::Log;
 use super::dir::refusal;
@@ -29,6 +29,9 @@ use crate::lsn::LsnRange;
 pub(crate) const RESERVE_NAME: &str = "reserve.spare";
 /// Its name until all of it was written.
 const UNFINISHED_NAME: &str = "unfinished.spare";
+
+/// Most bytes that a reserve holds: it becomes a segment.
+pub(crate) const RESERVED_MAX: u64 = SEGMENT_BYTES_MAX - FRAMES_OFFSET;
 
 /// What a batch is to a log that keeps a reserve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -265,5 +268,24 @@ impl Log {
     /// trimmed; `Poisoned`, `Closed`.
     pub(crate) fn promise(&self, bytes: u64) -> Result<()> {
         self.handle.shared.promise(bytes)
+    }
+
+    /// Gives a reserve back that is larger than what is promised needs; the next new work makes a
+    /// small one.
+    pub(crate) fn give_back(&self, promised: u64) {
+        let shared = &self.handle.shared;
+        let mut gate = shared.gate();
+        while gate.rolling || gate.kept.is_making() {
+            gate = shared.wait(gate);
+        }
+        let needed = next_size(0, promised, shared.segment_bytes_max);
+        if let Some(spare) = gate.kept.take() {
+            if spare.size > needed {
+                drop(gate);
+                spare.abandon(&*shared.io);
+            } else {
+                gate.kept.put_back(spare);
+            }
+        }
     }
 }

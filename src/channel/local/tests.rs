@@ -3,8 +3,7 @@
 use std::thread;
 
 use oncelog_format::message::{
-    AckMode, BroadcastHeader, BroadcastId, Chunk, MESSAGE_VERSION, Properties, Property, Vchannel,
-    Version,
+    AckMode, BroadcastHeader, BroadcastId, Chunk, MESSAGE_VERSION, Properties, Vchannel, Version,
 };
 
 use super::*;
