@@ -96,6 +96,8 @@ pub(crate) struct Core {
     pub(crate) stream_bytes: u64,
     /// New work found no space: a checkpoint may make some.
     pub(crate) wants_space: bool,
+    /// From when on a checkpoint may be tried for that, on the monotonic clock.
+    pub(crate) freeing_from: Duration,
     pub(crate) failed: Option<Arc<Error>>,
     pub(crate) closing: bool,
     next_ticket: u64,
@@ -393,6 +395,7 @@ impl Core {
             checkpoint_due_bytes: u64::MAX,
             stream_bytes: 0,
             wants_space: false,
+            freeing_from: Duration::ZERO,
             failed: None,
             closing: false,
             next_ticket: 0,

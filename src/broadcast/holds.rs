@@ -7,10 +7,10 @@
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use oncelog_format::control::{Accepted, JobLink, PchannelEnd};
+use oncelog_format::control::{Accepted, JobLink, Outcome as Ending, PchannelEnd};
 use oncelog_format::message::BroadcastId;
 
-use super::core::{Copy, Core, Guard, Inner};
+use super::core::{Copy, Core, Guard, Inner, Run};
 use super::locks::{Claim, Holder};
 use super::owed::Promise;
 use crate::channel::{ChannelLog, ChannelPin};
@@ -116,6 +116,21 @@ impl Inner {
             }
         }
         Ok(())
+    }
+
+    /// Takes a run out that has ended: it holds nothing any more, and nothing is kept for it.
+    pub(crate) fn take_run(
+        &self,
+        core: &mut Core,
+        id: BroadcastId,
+        ending: &Ending,
+    ) -> Option<Run> {
+        let run = core.take_run(id)?;
+        if run.accepted.job == JobLink::Starts && *ending != Ending::Done {
+            core.disown_ending(id);
+        }
+        self.tell_owed(core);
+        Some(run)
     }
 
     /// Tells the channels what is owed to them: what was promised beside that is new work's again.

@@ -287,15 +287,12 @@ impl Inner {
         ending: Ending,
         done_at_ms: u64,
     ) -> Option<BroadcastId> {
-        let run = core.take_run(id)?;
+        let run = self.take_run(core, id, &ending)?;
         self.counts.ended(&run.accepted, &ending);
         let made = run.accepted.job == JobLink::Starts && ending == Ending::Done;
         if made {
             core.locks.transfer(Holder::Task(id), Holder::Job(id));
-        } else {
-            core.disown_ending(id);
         }
-        self.tell_owed(core);
         self.release(core, Holder::Task(id));
         if let JobLink::Ends { job, .. } = run.accepted.job
             && !core.state.is_running(job)
