@@ -127,6 +127,8 @@ pub enum Bug {
     BackupUnmarked,
     /// New work is taken in while there is no reserve.
     ReserveSpent,
+    /// The name of a reserve is in the cache alone when work counts on it.
+    ReserveUnsynced,
     /// The end that a broadcast has read of a pchannel does not hold it.
     EndUnpinned,
     /// A subscription goes on behind what retention dropped, and tells nobody.
@@ -171,7 +173,7 @@ impl Bug {
     ];
 
     /// The bugs of space: of what is kept for the work that was accepted.
-    pub const SPACE: [Self; 2] = [Self::ReserveSpent, Self::EndUnpinned];
+    pub const SPACE: [Self; 3] = [Self::ReserveSpent, Self::ReserveUnsynced, Self::EndUnpinned];
 
     /// The bugs of readers and backups.
     pub const READING: [Self; 2] = [Self::BackupUnmarked, Self::GapUntold];

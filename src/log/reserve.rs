@@ -15,7 +15,7 @@ use std::path::Path;
 use oncelog_format::limits::{FRAMES_OFFSET, SEGMENT_BYTES_MAX};
 
 use super::Log;
-use super::dir::refusal;
+use super::dir::{NameSync, refusal};
 use super::options::Batch;
 use super::pending::Pending;
 use super::roll::{Source, next_size};
@@ -103,6 +103,13 @@ fn make(io: &dyn Io, dir: &Path, size: u64) -> Result<Spare> {
     let mut spare = Spare::make_at(io, dir.join(UNFINISHED_NAME), size, Reserve::Blocks)?;
     let written = write_zeros(&*spare.file, 0, size).and_then(|()| spare.file.sync());
     let path = dir.join(RESERVE_NAME);
+    let names = match NameSync::open(io, dir) {
+        Ok(names) => names,
+        Err(e) => {
+            spare.abandon(io);
+            return Err(e);
+        }
+    };
     // Synced before it has the name: what bears that has its blocks, whatever crashes.
     if let Err(e) = written.and_then(|()| io.rename(&spare.path, &path)) {
         let error = refusal("cannot write the reserve", &spare.path, e);
@@ -110,6 +117,15 @@ fn make(io: &dyn Io, dir: &Path, size: u64) -> Result<Spare> {
         return Err(error);
     }
     (spare.path, spare.filled) = (path, size);
+    #[cfg(planted)]
+    if crate::planted::is_active(crate::planted::Bug::ReserveUnsynced) {
+        return Ok(spare);
+    }
+    // Nothing counts on it before the name is durable: the next open removes any other.
+    if let Err(e) = names.sync() {
+        spare.abandon(io);
+        return Err(e);
+    }
     Ok(spare)
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use oncelog::broadcast::{
     AckMode, BroadcastId, Broadcaster, Options, Outcome, Policy, Request, Verdict,
 };
-use oncelog::testing::{Machine, MemIo};
+use oncelog::testing::{Dice, Machine, MemIo, survivors};
 use oncelog::{
     Clock, CreateMode, Error, ErrorKind, LogView, Options as LogOptions, Result, Store,
     StoreOptions,
@@ -246,6 +246,60 @@ fn a_task_that_is_skipped_with_a_long_reason_on_a_full_disk_takes_a_short_one() 
         assert_eq!(parked.kind(), ErrorKind::Parked);
         desk.broadcaster.skip(*id, &"long ".repeat(2_000)).unwrap();
     }
+}
+
+/// What counts on a reserve may be all that a power loss leaves: others take every block that comes
+/// free.
+#[test]
+pub(crate) fn what_was_accepted_before_a_power_loss_ends_on_a_full_disk() {
+    let (mut losses, mut ended) = (0_u64, 0);
+    for seed in 0..if is_release() { 40 } else { 8 } {
+        let desk = desk();
+        let mut accepted = vec![("0".to_owned(), accept(&desk, "0").unwrap())];
+        // All that there is, or a part of it.
+        let most = if seed % 2 == 0 { 1_000 } else { 5 + seed };
+        desk.io.set_free_blocks(Some(0));
+        for key in 1..most {
+            let Ok(id) = accept(&desk, &key.to_string()) else { break };
+            accepted.push((key.to_string(), id));
+        }
+        // The tail of control alone does not hold what ends them.
+        let name = |n: u32| format!("{n:0200}");
+        let full = (0..1_000).find_map(|n| desk.broadcaster.ensure_vchannels(&[name(n)]).err());
+        assert_eq!(full.unwrap().kind(), ErrorKind::StoreFull);
+        let machine = desk.io.machine();
+        desk.io.kill();
+        drop(desk.broadcaster.close());
+        let unsynced = machine.unsynced();
+        let mut ways = survivors(&unsynced, 4, &mut Dice::new(seed));
+        ways.push(Vec::new());
+        for way in ways {
+            let mut machine = machine.power_loss(&unsynced, &way);
+            for log in ["control", "channels/p0"] {
+                drop(machine.take(format!("{DIR}/{log}/unfinished.spare")));
+            }
+            machine.set_free_blocks(Some(0));
+            let io = MemIo::new(machine);
+            let broadcaster = open(&io, &desk.hands, &desk.options).unwrap();
+            let (hands, script) = (Arc::clone(&desk.hands), Arc::clone(&desk.script));
+            let desk = Desk { io, hands, script, options: desk.options.clone(), broadcaster };
+            // New work takes what it may.
+            let mut count = 0;
+            while count < 100 && accept(&desk, &format!("more {count}")).is_ok() {
+                count += 1;
+            }
+            for (key, id) in &accepted {
+                acknowledge(&desk, *id, "a power loss");
+                let answer = desk.broadcaster.submit(&asked(key), None);
+                let answer = answer.unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+                assert_eq!((answer.id, answer.duplicated), (*id, true), "seed {seed}");
+                ended += 1;
+            }
+            losses += 1;
+        }
+    }
+    figure(13, "power losses behind which the disk was full", losses);
+    figure(13, "broadcasts accepted before them that ended", ended);
 }
 
 #[test]
