@@ -127,6 +127,8 @@ pub enum Bug {
     BackupUnmarked,
     /// New work is taken in while there is no reserve.
     ReserveSpent,
+    /// The name of a reserve is in the cache alone when work counts on it.
+    ReserveUnsynced,
     /// The end that a broadcast has read of a pchannel does not hold it.
     EndUnpinned,
     /// What frames beyond an invalid one state of those before it is not looked at.
@@ -176,7 +178,7 @@ impl Bug {
     pub const DAMAGE: [Self; 1] = [Self::LaterNotAsked];
 
     /// The bugs of space: of what is kept for the work that was accepted.
-    pub const SPACE: [Self; 2] = [Self::ReserveSpent, Self::EndUnpinned];
+    pub const SPACE: [Self; 3] = [Self::ReserveSpent, Self::ReserveUnsynced, Self::EndUnpinned];
 
     /// The bugs of readers and backups.
     pub const READING: [Self; 2] = [Self::BackupUnmarked, Self::GapUntold];
