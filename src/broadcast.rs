@@ -1,20 +1,6 @@
 //! The broadcaster: one message to N vchannels, at most once per idempotency key.
 //!
-//! # The contract with a caller
-//!
-//! 1. An accepted key replays for at least the promised lifetime; a store that cannot promise says
-//!    so at admission.
-//! 2. An answer is sent only when the effect exists and is durable.
-//! 3. A request refused before acceptance does not consume its key. Where it cannot be known, the
-//!    answer is "outcome unknown": retry with the same key and payload.
-//! 4. The same key with another payload is refused, names the fields, and leaves the original
-//!    untouched.
-//! 5. The expiry instant is part of every answer and does not move, by restart, crash, clock step
-//!    or policy change.
-//! 6. After expiry, and once its work is terminal, a retry is new work; `keys` tells beforehand
-//!    whether a key was probably seen.
-//! 7. A failed original stays failed under its key, unless the caller asks for a re-attempt of
-//!    failed work only.
+#![doc = include_str!("../docs/contract.md")]
 //!
 //! # How it keeps it
 //!
