@@ -2,6 +2,7 @@
 
 mod checkpoint;
 pub(crate) mod chunks;
+mod contract;
 pub(crate) mod crash;
 pub(crate) mod decisions;
 pub(crate) mod desk;
