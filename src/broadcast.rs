@@ -19,6 +19,7 @@ mod counts;
 mod ends;
 mod fingerprint;
 mod front;
+mod handle;
 mod holds;
 mod jobs;
 mod keys;
@@ -55,13 +56,14 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::log::Holder as LogHolder;
 use crate::lsn::Lsn;
 use crate::store::{Store, StoreReport};
-use crate::sync::thread::{self, JoinHandle};
+use crate::sync::thread;
 use crate::sync::{Condvar, Mutex};
 
 use self::catalogue::check_policy;
 use self::checkpoint::{Checkpoints, due_bytes};
 use self::core::{Core, Inner};
 use self::counts::Counts;
+use self::handle::{Handle, inside};
 
 pub use self::admission::check_client_key;
 pub use self::jobs::{Ended, Jobs, SliceMessage};
@@ -88,40 +90,6 @@ pub struct Broadcaster {
     handle: Arc<Handle>,
 }
 
-#[derive(Debug)]
-struct Handle {
-    inner: Arc<Inner>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        if let Err(e) = self.close() {
-            tracing::debug!(error = %e, "a broadcaster that was dropped closes");
-        }
-    }
-}
-
-impl Handle {
-    fn close(&self) -> Result<()> {
-        let inner = &self.inner;
-        {
-            let mut core = inner.lock();
-            core.closing = true;
-            inner.wake_all(&core);
-        }
-        inner.types.values().for_each(|kind| kind.close());
-        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        for thread in threads.drain(..) {
-            // A callback that drops the last handle runs on one of them.
-            if thread.thread().id() != thread::current().id() && thread.join().is_err() {
-                tracing::error!("a thread of the broadcaster panicked");
-            }
-        }
-        inner.store.close()
-    }
-}
-
 impl Broadcaster {
     /// Opens a broadcaster: replayed state, locks and slots are whole when this returns, and
     /// unfinished work goes on behind it. [`Noop`] is always registered.
@@ -143,9 +111,7 @@ impl Broadcaster {
     pub fn open(store: Store, options: Options) -> Result<Self> {
         let worker_count = options.worker_count;
         let inner = replayed(store, options)?;
-        let broadcaster = Self {
-            handle: Arc::new(Handle { inner: Arc::clone(&inner), threads: Mutex::default() }),
-        };
+        let broadcaster = Self { handle: Arc::new(Handle::new(&inner)) };
         broadcaster.start(worker_count)?;
         for job in broadcaster.jobs().running() {
             inner.tell_driver(job);
@@ -165,7 +131,7 @@ impl Broadcaster {
         let mut spawn = |name: &str, body: fn(&Arc<Inner>)| {
             let inner = Arc::clone(inner);
             let builder = thread::Builder::new().name(name.to_owned());
-            let thread = builder.spawn(move || body(&inner));
+            let thread = builder.spawn(move || inside(&inner, || body(&inner)));
             let thread = thread.map_err(|e| {
                 Error::new(ErrorKind::Io, "a thread could not be started").with_source(e)
             })?;
@@ -399,7 +365,8 @@ impl Broadcaster {
     }
 
     /// Stops: no new work, steps in flight finish or are left to recovery. The store's lock is free
-    /// when this returns.
+    /// when this returns. A callback may call it: where another thread closes already, which waits
+    /// for the callback, it returns at once.
     ///
     /// # Errors
     ///

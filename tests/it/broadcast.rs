@@ -8,6 +8,7 @@ pub(crate) mod decisions;
 pub(crate) mod desk;
 mod front;
 mod history;
+mod holders;
 mod jobs;
 mod made;
 #[cfg(feature = "metrics")]
