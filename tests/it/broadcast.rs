@@ -6,6 +6,7 @@ mod contract;
 pub(crate) mod crash;
 pub(crate) mod decisions;
 pub(crate) mod desk;
+mod forbidden;
 mod front;
 mod history;
 mod holders;
