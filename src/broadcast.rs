@@ -85,6 +85,8 @@ pub use oncelog_format::control::Collection;
 pub use oncelog_format::message::{AckMode, BroadcastId, Resource, Scope, TimeTick};
 
 /// A broadcaster on a store; cheap to clone. Closing one closes all; the last one dropped closes.
+///
+/// Events for `tracing` are told while decisions wait: a subscriber does not call the broadcaster.
 #[derive(Clone, Debug)]
 pub struct Broadcaster {
     handle: Arc<Handle>,
