@@ -26,6 +26,7 @@ mod keys;
 mod kind;
 mod locks;
 mod made;
+mod opening;
 mod options;
 mod policy;
 mod refusal;
@@ -69,6 +70,7 @@ pub use self::admission::check_client_key;
 pub use self::jobs::{Ended, Jobs, SliceMessage};
 pub use self::keys::{KeyHistory, KeyInfo, KeyState, WindowSummary};
 pub use self::kind::{MessageType, Noop, Role, Task, Verdict};
+pub use self::opening::Opening;
 pub use self::options::{CollectionSpec, Options};
 pub use self::policy::{Policy, Setting, Violation, WindowFull, parse_duration};
 pub use self::request::{Answer, Identity, Outcome, Request};
@@ -94,7 +96,8 @@ pub struct Broadcaster {
 
 impl Broadcaster {
     /// Opens a broadcaster: replayed state, locks and slots are whole when this returns, and
-    /// unfinished work goes on behind it. [`Noop`] is always registered.
+    /// unfinished work goes on behind it; [`Opening`] does the same in the background. [`Noop`] is
+    /// always registered.
     ///
     /// # Errors
     ///

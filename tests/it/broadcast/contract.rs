@@ -3,11 +3,11 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
-use oncelog::broadcast::{Answer, Policy};
+use oncelog::broadcast::{Answer, MessageType, Opening, Options, Policy};
 use oncelog::testing::{CallKind, Machine, MemIo};
-use oncelog::{Error, ErrorKind};
+use oncelog::{CreateMode, Error, ErrorKind, StoreOptions};
 
-use super::desk::{DIR, Desk, LONG, Script, assert_same, copies, wait};
+use super::desk::{DIR, Desk, LONG, Script, assert_same, copies, request, wait};
 use crate::figures::figure;
 
 /// Holds every sync while it is shut.
@@ -122,6 +122,44 @@ fn a_thousand_callers_of_one_key_are_one_broadcast_and_none_hears_before_its_eff
     figure(13, "callers of one key at once, one broadcast", 1_000);
 }
 
+/// Opens in the background what a desk had closed or lost.
+fn begin(io: &MemIo, policy: Policy) -> Opening {
+    let store = StoreOptions::new().create(CreateMode::IfMissing).io(Arc::new(io.clone()));
+    let script: Arc<dyn MessageType> = Arc::new(Script::default());
+    Opening::begin(DIR, store, Options::new().policy(policy).register(script)).unwrap()
+}
+
+#[test]
+fn a_store_that_is_being_replayed_says_recovering_and_then_answers_as_before() {
+    let desk = Desk::open();
+    let original = desk.submit("k", "p").unwrap();
+    desk.broadcaster.close().unwrap();
+    let io = MemIo::new(desk.io.machine());
+    let gate = Gate::on(&io);
+    gate.shut();
+    // What it records at its open waits for the disk.
+    let mut policy = Policy::default();
+    policy.window_count_max = 1_000;
+    let opening = begin(&io, policy);
+    gate.wait_met();
+    for _ in 0..2 {
+        let early = opening.broadcaster().unwrap_err();
+        assert_eq!(early.kind(), ErrorKind::Recovering);
+        assert!(early.is_retryable() && early.retry_after().is_some());
+    }
+    gate.open();
+    let broadcaster = opening.wait(None).unwrap();
+    assert_same(&original, &broadcaster.submit(&request("k", "p"), None).unwrap());
+    broadcaster.close().unwrap();
+    // One that cannot be opened says so to everybody.
+    let opening = begin(&io, too_short());
+    for _ in 0..2 {
+        let error = opening.wait(None).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert!(std::error::Error::source(&error).is_some());
+    }
+}
+
 /// Both values, in words.
 #[track_caller]
 fn check_names_both(error: &Error) {
@@ -154,7 +192,7 @@ fn a_job_retention_below_twice_the_window_is_refused_at_load_and_at_refresh_with
     check_names_both(&opened.err().unwrap());
     // The store is free, and as it was.
     let script = Arc::new(Script::default());
-    let options = oncelog::broadcast::Options::new().register(Arc::<Script>::clone(&script));
+    let options = Options::new().register(Arc::<Script>::clone(&script));
     let desk = Desk::on(desk.io.machine(), desk.hands, script, options).unwrap();
     assert_same(&original, &desk.submit("k", "p").unwrap());
 }

@@ -274,6 +274,9 @@ fn a_waiter_behind_a_job_is_told_that_its_ending_is_parked() {
     resources.iter_mut().for_each(|resource| resource.shared = false);
     let ending = work.end(job, 1, ("Stuck", true), vec![]).unwrap_err();
     assert_eq!(ending.kind(), ErrorKind::Parked);
+    // Who ends it again is told of the first ending, and not to wait for its lock.
+    let again = work.end(job, 1, jobs::COMMIT, vec![]).unwrap_err();
+    assert_eq!((again.kind(), again.broadcast_id()), (ErrorKind::Parked, ending.broadcast_id()));
     let locked = desk.broadcaster.submit(&request("other", "p").resources(resources), None);
     check_told(&locked.unwrap_err(), &[&format!("job {job}, ending, parked since")]);
 }
