@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use oncelog_format::limits::{self, ALIGNMENT, FRAMES_OFFSET};
 use oncelog_format::lock::{LOCK_CONTENT_LEN, LOCK_UNFINISHED};
 use oncelog_format::{
-    DecodeError, DecodeErrorKind, Footer, Owner, Place, SegmentHeader, Slot, Uuid, decode_lock,
-    parse_segment_name,
+    DecodeError, DecodeErrorKind, Footer, FrameHeader, Owner, Place, SegmentHeader, Slot, Uuid,
+    decode_lock, parse_segment_name,
 };
 
 use super::rows::{Head, HeaderFound};
@@ -129,6 +129,8 @@ pub(crate) struct SegmentFacts {
     /// Why the header itself is not valid, where a copy stands in.
     pub(crate) header_damage: Option<DecodeError>,
     pub(crate) slots: [SlotFacts; 2],
+    /// The header of its first frame is valid: it has held a record.
+    pub(crate) begun: bool,
     pub(crate) size: u64,
     pub(crate) footer: FooterFacts,
 }
@@ -161,6 +163,7 @@ impl SegmentFacts {
             }
         }
         let size = file.len()?;
+        let begun = header.is_ok_and(|header| is_begun(head, &header, size));
         let mut footer = match &header {
             Ok(header) => footer_of(&*file, header, size)?,
             Err(_) => FooterFacts::Absent,
@@ -169,7 +172,7 @@ impl SegmentFacts {
             footer.entries = Vec::new();
         }
         let named = path.file_name().and_then(|name| parse_segment_name(name.to_str()?));
-        Ok(Self { path: path.to_owned(), named, header, header_damage, slots, size, footer })
+        Ok(Self { path: path.to_owned(), named, header, header_damage, slots, begun, size, footer })
     }
 
     /// The number in the header, or in the name where the header is damaged.
@@ -178,8 +181,8 @@ impl SegmentFacts {
     }
 
     /// What the begin of the segment says; `uuid` is that of the log where one is known, and
-    /// `behind_oldest` of a segment behind this one.
-    pub(crate) fn head(&self, uuid: Option<Uuid>, behind_oldest: bool) -> Head {
+    /// `trimmed` what the name and the segments behind it say.
+    pub(crate) fn head(&self, uuid: Option<Uuid>, trimmed: bool) -> Head {
         let header = match self.header {
             _ if self.is_unsupported() => HeaderFound::Unsupported,
             Ok(_) if self.header_damage.is_none() => HeaderFound::Valid,
@@ -189,15 +192,24 @@ impl SegmentFacts {
             header,
             // Its copy stands in.
             slot: self.header_damage.is_some(),
-            behind_oldest,
+            trimmed,
             named: self.header.is_ok_and(|header| self.is_named_as(&header)),
-            ours: self.header.is_ok_and(|header| uuid.is_none_or(|uuid| uuid == header.uuid)),
+            ours: self.is_of(uuid),
         }
     }
 
     /// Whether the name of the segment, where it has one, agrees with a header.
     pub(crate) fn is_named_as(&self, header: &SegmentHeader) -> bool {
         self.named.is_none_or(|named| named == (header.number, header.first_lsn))
+    }
+
+    fn is_of(&self, uuid: Option<Uuid>) -> bool {
+        self.header.is_ok_and(|header| uuid.is_none_or(|uuid| uuid == header.uuid))
+    }
+
+    /// Whether it holds records of the log from behind a segment of this number, whatever its name.
+    pub(crate) fn is_begun_behind(&self, uuid: Option<Uuid>, number: u64) -> bool {
+        self.begun && self.is_of(uuid) && self.header.is_ok_and(|header| header.number > number)
     }
 
     /// The valid slot with the greatest counter.
@@ -237,7 +249,10 @@ impl SegmentFacts {
 pub(crate) fn oldest_stated(io: &dyn Io, dir: &Path, uuid: Option<Uuid>) -> u64 {
     let names = Listing::read(io, dir).unwrap_or_default().segments;
     let read = |name: &String| SegmentFacts::read(io, &dir.join(name)).ok();
-    let ours = |facts: &SegmentFacts| facts.header.is_ok_and(|h| uuid.is_none_or(|u| u == h.uuid));
+    // A removed file whose name came back may hold anything.
+    let ours = |facts: &SegmentFacts| {
+        facts.is_of(uuid) && facts.header.is_ok_and(|h| facts.is_named_as(&h))
+    };
     let oldest = |facts: SegmentFacts| facts.valid_slots().map(|slot| slot.oldest_lsn).max();
     names.iter().filter_map(read).filter(ours).filter_map(oldest).max().unwrap_or(1)
 }
@@ -252,6 +267,15 @@ fn newest(slots: &[SlotFacts; 2]) -> Option<Slot> {
         _ => None,
     });
     valid.max_by_key(|slot| slot.counter)
+}
+
+/// Whether the first frame of a segment has a valid header.
+fn is_begun(head: &[u8], header: &SegmentHeader, size: u64) -> bool {
+    let at = usize::try_from(FRAMES_OFFSET).unwrap_or(usize::MAX);
+    let place = Place { salt: header.salt, offset: FRAMES_OFFSET };
+    let room = size.saturating_sub(FRAMES_OFFSET);
+    let frame = FrameHeader::decode(head.get(at..).unwrap_or_default(), place, room);
+    frame.is_ok_and(|frame| frame.lsn == header.first_lsn)
 }
 
 /// A slot of the first bytes of a segment.
@@ -269,8 +293,8 @@ fn slot_in(head: &[u8], index: u32) -> SlotFacts {
     }
 }
 
-/// Bytes from the start of a segment to behind its second slot.
-const HEAD_LEN: usize = 8192 + Slot::LEN;
+/// Bytes from the start of a segment to behind the header of its first frame.
+const HEAD_LEN: usize = 12_288 + FrameHeader::LEN;
 /// Bytes at the end of a file that tell whether a footer may end there.
 const END_LEN: usize = 16;
 

@@ -121,8 +121,9 @@ impl Survey {
 
     fn admit_all(&mut self, all: Vec<SegmentFacts>) {
         for facts in all {
-            let named = facts.named.map_or(0, |(number, _)| number);
-            self.number_max = self.number_max.max(facts.number()).max(named);
+            // Where the two differ the log is refused, or the name says that the file was trimmed.
+            let number = facts.named.map_or_else(|| facts.number(), |(number, _)| number);
+            self.number_max = self.number_max.max(number);
             match self.admit(&facts) {
                 Ok(header) => {
                     let oldest = facts.valid_slots().map(|slot| slot.oldest_lsn).max();
@@ -209,16 +210,19 @@ impl Survey {
     }
 
     fn leave_out_leftovers(&mut self) {
-        self.leave_out_headless();
+        self.leave_out_unplaced();
         // @I: first LSNs ascend, so leftovers come first.
         let firsts = self.segments.iter().skip(1).map(|next| next.header.first_lsn);
         let is_leftover = |first: &u64| rows::of_leftover(Some(first.cmp(&self.oldest))).is_some();
         let count = firsts.take_while(is_leftover).count();
         self.leftovers.extend(self.segments.drain(..count).map(|segment| segment.facts));
-        self.leftovers.sort_by_key(SegmentFacts::number);
+        self.leftovers.sort_by_key(|facts| facts.named);
         for facts in &self.leftovers {
+            // What was trimmed is not read: nothing that it holds is told.
+            self.findings.retain(|f| f.path != facts.path);
             let leftover = Finding::new(FindingKind::Leftover, Severity::Info, &facts.path);
-            self.findings.push(leftover.in_segment(facts.number()));
+            let number = facts.named.map_or_else(|| facts.number(), |(number, _)| number);
+            self.findings.push(leftover.in_segment(number));
         }
         // @J
         if let Some(first) = self.segments.first()
@@ -231,21 +235,23 @@ impl Survey {
         }
     }
 
-    /// @E: of a file that was cut to nothing, the name alone says which segment it was. Numbers
-    /// order the segments, so it was wholly below the first LSN of any greater one.
-    fn leave_out_headless(&mut self) {
-        let oldest = self.oldest;
+    /// @E, @G: of a file whose removal was not synced the name may be back and the bytes gone: cut
+    /// away, or those of another file that was given its blocks. The name alone says then which
+    /// segment it was. Numbers order the segments, so it was wholly below the first LSN of any
+    /// greater one.
+    fn leave_out_unplaced(&mut self) {
+        let (oldest, uuid) = (self.oldest, self.uuid);
         let begun = self.segments.iter().filter(|segment| segment.header.first_lsn <= oldest);
         let Some(number) = begun.map(|segment| segment.header.number).max() else { return };
+        let last = self.segments.last().map_or(number, |segment| segment.header.number);
         let is_leftover = |facts: &mut SegmentFacts| {
             let is_below = facts.named.is_some_and(|(named, _)| named < number);
-            rows::of_head(facts.head(None, is_below)) == Err(Row::I)
+            // No crash gives records from behind the last segment to an older name; who moved the
+            // file did, and they are not lost.
+            let trimmed = is_below && !facts.is_begun_behind(uuid, last);
+            rows::of_head(facts.head(uuid, trimmed)) == Err(Row::I)
         };
-        for facts in self.refused.extract_if(.., is_leftover) {
-            let others = [FindingKind::Spare, FindingKind::Stray];
-            self.findings.retain(|f| f.path != facts.path && !others.contains(&f.kind));
-            self.leftovers.push(facts);
-        }
+        self.leftovers.extend(self.refused.extract_if(.., is_leftover));
     }
 
     /// `whole`: the log was seen, so that what its slots say of the oldest LSN holds for it.

@@ -45,8 +45,8 @@ pub(crate) struct Leftover {
 impl Leftover {
     /// One that an open has found.
     pub(crate) fn found(facts: &SegmentFacts) -> Self {
-        let first_lsn =
-            facts.header.map_or_else(|_| facts.named.map_or(1, |n| n.1), |h| h.first_lsn);
+        // It may hold the header of another one.
+        let first_lsn = facts.named.map_or(1, |(_, first_lsn)| first_lsn);
         Self { path: facts.path.clone(), first_lsn, in_use: Arc::new(InUse), file: None }
     }
 

@@ -89,29 +89,36 @@ pub struct Head {
     pub header: HeaderFound,
     /// A slot is valid.
     pub slot: bool,
-    /// A segment with a greater number than its name has begins at or below the oldest LSN.
-    pub behind_oldest: bool,
+    /// By its name it was trimmed: a segment with a greater number begins at or below the oldest
+    /// LSN, and it does not hold the records of a last segment under another name.
+    pub trimmed: bool,
     /// Its name agrees with its header.
     pub named: bool,
     /// Its UUID is that of the log.
     pub ours: bool,
 }
 
-/// The begin of one segment: rows @D, @E, @G, and @I where nothing but the name is left. `Ok` when
-/// none of them decides; true in it when a slot's copy is the header, row @F.
+/// The begin of one segment: rows @D, @E, @G, and @I where the name alone says which segment it was.
+/// `Ok` when none of them decides; true in it when a slot's copy is the header, row @F.
 ///
 /// # Errors
 ///
 /// The row that refuses the segment or leaves it out.
 pub const fn of_head(head: Head) -> Result<bool, Row> {
-    let from_copy = match head.header {
+    let (has_header, from_copy) = match head.header {
         HeaderFound::Unsupported => return Err(Row::D),
-        HeaderFound::Invalid if head.slot => true,
-        HeaderFound::Invalid if head.behind_oldest => return Err(Row::I),
-        HeaderFound::Invalid => return Err(Row::E),
-        HeaderFound::Valid => false,
+        HeaderFound::Invalid => (head.slot, head.slot),
+        HeaderFound::Valid => (true, false),
     };
-    if head.named && head.ours { Ok(from_copy) } else { Err(Row::G) }
+    if has_header && head.named && head.ours {
+        Ok(from_copy)
+    } else if head.trimmed {
+        Err(Row::I)
+    } else if has_header {
+        Err(Row::G)
+    } else {
+        Err(Row::E)
+    }
 }
 
 /// Two segments one behind the other, the second compared with the first: row @H.

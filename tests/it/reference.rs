@@ -17,7 +17,7 @@ use tail::Around;
 
 use bytes::{
     Footer, Frame, Header, HeaderState, LockState, Slot, SlotState, footer, footer_of, frame,
-    gaps_are_zeros, header_of, lock, magic_stands_behind, slots_of,
+    frame_header, gaps_are_zeros, header_of, lock, magic_stands_behind, slots_of,
 };
 
 /// Where the first frame of a segment begins.
@@ -309,26 +309,44 @@ fn read_segments<'a>(
         let slots = slots_of(file, &header);
         segments.push(Segment { file, name, header, from_copy, slots });
     }
+    let is_named_so = |segment: &Segment<'_>| {
+        let Segment { name, header, .. } = segment;
+        name.number == header.number && name.first_lsn == header.first_lsn
+    };
+    let named_so = segments.iter().find(|segment| is_named_so(segment));
+    let expected = uuid.or_else(|| named_so.map(|segment| segment.header.uuid));
+    let is_ours = |segment: &Segment<'_>| Some(segment.header.uuid) == expected;
+    let (segments, unplaced): (Vec<_>, Vec<_>) =
+        segments.into_iter().partition(|segment| is_named_so(segment) && is_ours(segment));
     let oldest = oldest_of(&segments);
-    for name in &headless {
-        let is_behind = |segment: &Segment<'_>| {
-            segment.header.number > name.number && segment.header.first_lsn <= oldest
-        };
-        if !segments.iter().any(is_behind) {
-            return stop_at('E', name);
-        }
-        finding.add('I');
+    let is_trimmed = |name: &Name| {
+        let behind =
+            |s: &Segment<'_>| s.header.number > name.number && s.header.first_lsn <= oldest;
+        segments.iter().any(behind)
+    };
+    if let Some(name) = headless.iter().find(|name| !is_trimmed(name)) {
+        return stop_at('E', name);
     }
-    if segments.iter().any(|segment| segment.from_copy) {
+    let left_from_copy = |segment: &Segment<'_>| segment.from_copy && !is_trimmed(&segment.name);
+    if segments.iter().any(left_from_copy) {
         finding.degrade('F');
     }
-    let expected = uuid.or_else(|| segments.first().map(|segment| segment.header.uuid));
-    for segment in &segments {
-        let Segment { name, header, .. } = segment;
-        let named_so = name.number == header.number && name.first_lsn == header.first_lsn;
-        if !named_so || Some(header.uuid) != expected {
-            return stop_at('G', name);
+    let is_last = |segment: &Segment<'_>| {
+        let Header { salt, number, first_lsn, .. } = segment.header;
+        let first = frame_header(segment.file, FRAMES_AT, salt);
+        is_ours(segment)
+            && segments.iter().all(|placed| placed.header.number < number)
+            && first.is_some_and(|first| first.lsn == first_lsn)
+    };
+    let foreign = unplaced.iter().find(|s| !is_trimmed(&s.name) || is_last(s));
+    if let Some(foreign) = foreign {
+        if foreign.from_copy {
+            finding.degrade('F');
         }
+        return stop_at('G', &foreign.name);
+    }
+    if !headless.is_empty() || !unplaced.is_empty() {
+        finding.add('I');
     }
     for (before, after) in segments.iter().zip(segments.iter().skip(1)) {
         let in_order = before.header.number < after.header.number

@@ -5,8 +5,11 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use super::machine::{Machine, Node, ROOT};
-use super::node::{DirChange, Ino};
+use super::node::{DirChange, DirNode, Ino};
 use crate::io::fault::Dice;
+
+/// Bytes of a reused file that are another's: three blocks, which say what a file of a log is.
+const REUSED_LEN: usize = 3 * 4096;
 
 /// One thing that was not synced: a power loss leaves it as it was, or any newer version of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,6 +134,42 @@ impl Machine {
             }
         }
         after
+    }
+
+    /// `left`, which a power loss made of this machine, as a file system leaves it that hands out the
+    /// blocks of a removed file before the removal is on disk: a file whose name came back holds the
+    /// first bytes of another one, or noise. `None` when no name came back.
+    #[must_use]
+    pub fn reuse_blocks(&self, left: &Self, dice: &mut Dice) -> Option<Self> {
+        let dirs = self.nodes.iter().zip(&left.nodes).filter_map(|nodes| match nodes {
+            (Node::Dir(now), Node::Dir(left)) => Some((now, left)),
+            _ => None,
+        });
+        let back = |(now, left): (&Arc<DirNode>, &Arc<DirNode>)| {
+            let gone = left.entries.iter().filter(|(name, _)| !now.entries.contains_key(*name));
+            let gone = gone.filter(|(_, ino)| now.entries.values().all(|linked| linked != *ino));
+            gone.map(|(_, ino)| *ino).collect::<Vec<_>>()
+        };
+        let back: Vec<Ino> = dirs.flat_map(back).collect();
+        let mut after = left.clone();
+        for ino in &back {
+            let mut bytes = [0; REUSED_LEN];
+            let others: Vec<Ino> = self
+                .files()
+                .map(|(other, _)| other)
+                .filter(|other| !back.contains(other))
+                .collect();
+            match others.get(dice.index(others.len() + 1)).map(|other| self.file(*other)) {
+                Some(Ok(other)) => drop(other.read(&mut bytes, 0)),
+                _ => bytes.fill_with(|| dice.roll().to_le_bytes()[0]),
+            }
+            if let Ok(file) = after.file_mut(*ino) {
+                let len = bytes.len().min(usize::try_from(file.len).unwrap_or(usize::MAX));
+                file.write(bytes.get(..len).unwrap_or(&bytes), 0, 0);
+                file.sync();
+            }
+        }
+        (!back.is_empty()).then_some(after)
     }
 
     /// Numbers that some name, old or new, leads to.

@@ -185,6 +185,10 @@ impl<'a> Explorer<'a> {
             let left = machine.power_loss(&unsynced, &way);
             self.visit(&left, oracle, (loss, End::Power), trail)
                 .map_err(|e| format!("{loss} that left {way:?}: {e}"))?;
+            if let Some(reused) = machine.reuse_blocks(&left, dice) {
+                self.visit(&reused, oracle, (loss, End::Power), trail)
+                    .map_err(|e| format!("{loss} that left {way:?}, blocks reused: {e}"))?;
+            }
         }
         Ok(())
     }

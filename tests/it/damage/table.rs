@@ -48,17 +48,18 @@ fn walk_stages(reached: &mut BTreeSet<Row>) -> u64 {
     }
     for header in [HeaderFound::Valid, HeaderFound::Unsupported, HeaderFound::Invalid] {
         for bits in 0..16 {
-            let [slot, behind_oldest, named, ours] = [0, 1, 2, 3].map(|bit| bits >> bit & 1 == 1);
-            let head = Head { header, slot, behind_oldest, named, ours };
+            let [slot, trimmed, named, ours] = [0, 1, 2, 3].map(|bit| bits >> bit & 1 == 1);
+            let head = Head { header, slot, trimmed, named, ours };
             let gone = header == HeaderFound::Invalid && !slot;
+            let placed = !gone && named && ours;
             let found = of_head(head);
             match found {
                 Err(Row::D) => assert_eq!(header, HeaderFound::Unsupported),
-                Err(Row::I) => assert!(gone && behind_oldest),
-                Err(Row::E) => assert!(gone && !behind_oldest),
-                Err(Row::G) => assert!(!gone && (!named || !ours)),
+                Err(Row::I) => assert!(!placed && trimmed),
+                Err(Row::E) => assert!(gone && !trimmed),
+                Err(Row::G) => assert!(!gone && !placed && !trimmed),
                 Ok(from_copy) => {
-                    assert!(!gone && named && ours && header != HeaderFound::Unsupported);
+                    assert!(placed && header != HeaderFound::Unsupported);
                     assert_eq!(from_copy, header == HeaderFound::Invalid);
                 }
                 Err(other) => panic!("{head:?}: {other:?}"),
