@@ -210,6 +210,9 @@ impl Jobs {
         if kind.is_none_or(|kind| kind.role() != Role::EndsJob) {
             return Err(refusal::invalid(format!("{message_type} is not registered to end jobs")));
         }
+        if let Some(ended) = self.ended_before(job, attempt)? {
+            return Ok(ended);
+        }
         let holder = Holder::Admission(self.inner.lock().ticket());
         let own = Resource { domain: JOB_DOMAIN.to_owned(), key: job.to_string(), shared: false };
         let claim = Claim {
@@ -252,6 +255,18 @@ impl Jobs {
             self.inner.wait_for_end(core, id, &cell, !mine, Deadline::never())?;
         }
         Ok(Ended { id, committed, mine })
+    }
+
+    /// Waits for an ending that was accepted before, without the job's lock, which it holds.
+    fn ended_before(&self, job: BroadcastId, attempt: u32) -> Result<Option<Ended>> {
+        let core = self.inner.lock();
+        core.usable()?;
+        let state = core.state.job(job).filter(|job| job.attempt == attempt);
+        let Some((committed, id)) = state.and_then(|state| state.end) else { return Ok(None) };
+        if let Some(cell) = core.runs.get(&id).map(|run| Arc::clone(&run.cell)) {
+            self.inner.wait_for_end(core, id, &cell, true, Deadline::never())?;
+        }
+        Ok(Some(Ended { id, committed, mine: false }))
     }
 
     /// Accepts an ending under the job's lock; `None` when there is one already.

@@ -269,8 +269,10 @@ impl Inner {
                     run.cell.turned.notify_all();
                 }
                 self.let_go_of_acked(core, id);
-                // Who waits for a job is told that its ending is parked.
+                // Who waits for a job is told that its ending is parked, who waits for resources that
+                // they stay locked.
                 self.turned.notify_all();
+                core.lock_waiters.values().for_each(|waiter| waiter.notify_all());
             }
             Settled::Ended(id, ending, done_at_ms) => {
                 return self.ended(core, id, ending, done_at_ms);

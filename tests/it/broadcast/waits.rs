@@ -176,7 +176,7 @@ fn who_waits_for_a_job_is_told_that_there_is_no_space_for_its_ending() {
 
 /// An ending that no operator has looked at yet.
 #[derive(Debug)]
-struct Stuck;
+pub(super) struct Stuck;
 
 impl MessageType for Stuck {
     fn name(&self) -> &str {
