@@ -28,6 +28,7 @@ mod locks;
 mod made;
 mod opening;
 mod options;
+mod owed;
 mod policy;
 mod refusal;
 mod request;
@@ -363,7 +364,8 @@ impl Broadcaster {
     pub fn accept_window(&self, reason: &str) -> Result<()> {
         let inner = self.inner();
         let mut core = inner.lock();
-        let body = Body::WindowAccepted(WindowAccepted { reason: reason.to_owned() });
+        let body =
+            Body::WindowAccepted(WindowAccepted { reason: ends::fitting(reason).to_owned() });
         let (pending, _) = inner.hand_over(&mut core, vec![body])?;
         drop(core);
         inner.settle(pending)

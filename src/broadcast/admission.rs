@@ -399,10 +399,11 @@ impl Inner {
         if admission.starts_job {
             accepted.job = JobLink::Starts;
         }
+        self.let_go_of_durable(&mut core);
         let held = {
             let lent = Lent::new(&mut core, &made);
             let copies = copies::check(self, &lent, &accepted)?;
-            self.hold_ends(&lent, &accepted.header, &copies)
+            self.hold_ends(&lent, &accepted, &copies)
         };
         let holds;
         (holds, accepted.ends) = held.inspect_err(|e| self.note_refusal(&mut core, e))?;
@@ -423,13 +424,16 @@ impl Inner {
         id: BroadcastId,
         holds: Vec<Hold>,
     ) -> Result<Arc<Cell>> {
-        self.hand_over_and_settle(core, batch, |_| Settled::Admitted(id))?;
+        // What was promised to it, and refused, is nobody's.
+        let handed = self.hand_over_and_settle(core, batch, |_| Settled::Admitted(id));
+        handed.inspect_err(|_| self.tell_owed(core))?;
         let run = core.run_of(id, Copy::Absent);
         // What was applied is there.
         let run = run.ok_or_else(refusal::unknown)?;
         let cell = Arc::clone(&run.cell);
         core.runs.insert(id, Run { holds, ..run });
         core.owe(id);
+        core.owe_ending_of(&self.store, id);
         Ok(cell)
     }
 }

@@ -140,4 +140,15 @@ mod tests {
         let of = |key: &str| fingerprint(&request(key), &[]).unwrap();
         assert_ne!(of("a"), of("b"));
     }
+
+    #[test]
+    fn digests_are_those_that_the_specification_states() {
+        let spec = include_str!("../../SPEC.md");
+        let asked = request("k");
+        for field in fingerprint(&asked, &[]).unwrap().fields {
+            let hex: String = field.digest.iter().map(|byte| format!("{byte:02x}")).collect();
+            let row = format!("| `{}` | `{hex}` |", field.name);
+            assert!(spec.contains(&row), "SPEC 13.2 has no row {row}");
+        }
+    }
 }

@@ -17,6 +17,7 @@ use oncelog_format::message::{
 
 use super::copies;
 use super::core::{Core, Deadline, Inner};
+use super::ends;
 use super::kind::Role;
 use super::locks::{Claim, Holder};
 use super::refusal;
@@ -27,7 +28,7 @@ use crate::clock::Clock;
 use crate::error::Result;
 
 /// Domain of the lock that each job has for itself.
-const JOB_DOMAIN: &str = "_job";
+pub(super) const JOB_DOMAIN: &str = "_job";
 
 /// Access to the jobs of a broadcaster; cheap to clone.
 ///
@@ -162,7 +163,7 @@ impl Jobs {
         self.inner.settle(handed.0)
     }
 
-    /// Records how far the current attempt is.
+    /// Records how far the current attempt is; a reason that no record takes is cut.
     ///
     /// # Errors
     ///
@@ -172,7 +173,8 @@ impl Jobs {
     /// # Durability
     ///
     /// Durable when this returns `Ok`; unknown after `Poisoned`.
-    pub fn record(&self, state: JobState) -> Result<()> {
+    pub fn record(&self, mut state: JobState) -> Result<()> {
+        state.reason.truncate(ends::fitting(&state.reason).len());
         let mut core = self.inner.lock();
         core.usable()?;
         let job = running(&core, state.job)?;
@@ -288,7 +290,7 @@ impl Jobs {
         let mut accepted = accepted(header);
         let copies = copies::check(&self.inner, core, &accepted)?;
         let holds;
-        (holds, accepted.ends) = self.inner.hold_ends(core, &accepted.header, &copies)?;
+        (holds, accepted.ends) = self.inner.hold_ends(core, &accepted, &copies)?;
         self.inner.begin(core, vec![Body::Accepted(Arc::new(accepted))], id, holds)?;
         core.locks.transfer(holder, Holder::Task(id));
         Ok(Some(id))
@@ -319,7 +321,8 @@ impl Jobs {
         };
         self.inner.ask(holder, claim, deadline)?;
         let mut core = self.inner.lock();
-        let handed = self.check_reattempt(&core, job).and_then(|_| {
+        let handed = self.check_reattempt(&core, job).and_then(|starts| {
+            self.inner.promise_ending(&core, &starts)?;
             let attempt = core.state.job(job).map_or(2, |job| job.attempt.saturating_add(1));
             let body = Body::Attempt(Attempt { job, attempt });
             Ok((self.inner.hand_over(&mut core, vec![body])?, attempt))
@@ -327,11 +330,14 @@ impl Jobs {
         let ((pending, _), attempt) = match handed {
             Ok(handed) => handed,
             Err(e) => {
+                self.inner.tell_owed(&core);
                 self.inner.release(&mut core, holder);
                 return Err(e);
             }
         };
         core.locks.transfer(holder, Holder::Job(job));
+        core.owe_ending(&self.inner.store, job);
+        self.inner.tell_owed(&core);
         drop(core);
         self.inner.settle(pending)?;
         self.inner.tell_driver(job);
