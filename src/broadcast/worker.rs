@@ -271,8 +271,7 @@ impl Inner {
                     run.cell.turned.notify_all();
                 }
                 self.let_go_of_acked(core, id);
-                // Who waits for a job is told that its ending is parked, who waits for resources that
-                // they stay locked.
+                // Who waits for its job or for its resources is told that it is parked.
                 self.turned.notify_all();
                 core.lock_waiters.values().for_each(|waiter| waiter.notify_all());
             }
