@@ -45,7 +45,8 @@ pub enum ErrorKind {
     OutcomeUnknown,
     /// The work waits for an operator.
     Parked,
-    /// Another writer took over: stop.
+    /// Another writer took over: stop. Local directories have one owner by a lock, so no call of
+    /// this version answers it; it is for channels that several machines can reach.
     Fenced,
     /// A format version or feature that this version does not know.
     Unsupported,

@@ -7,6 +7,7 @@
 #![expect(clippy::print_stderr, reason = "the error of a command goes to standard error")]
 
 mod append;
+mod backup;
 mod broadcast;
 mod config;
 mod dump;
@@ -20,6 +21,7 @@ mod record;
 mod render;
 mod replay;
 mod stats;
+mod tasks;
 mod value;
 mod verify;
 mod work;
@@ -45,6 +47,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Append(append::Args),
+    Backup(backup::Args),
     Broadcast(broadcast::Args),
     Config(config::Args),
     Dump(dump::Args),
@@ -54,6 +57,7 @@ enum Command {
     Keys(keys::Args),
     Replay(replay::Args),
     Stats(stats::Args),
+    Tasks(tasks::Args),
     Verify(verify::Args),
 }
 
@@ -66,6 +70,7 @@ fn main() -> ExitCode {
     let json = cli.json;
     let end = match cli.command {
         Command::Append(args) => append::run(&args),
+        Command::Backup(args) => backup::run(&args, json),
         Command::Broadcast(args) => broadcast::run(&args, json),
         Command::Config(args) => config::run(&args, json),
         Command::Dump(args) => dump::run(&args, json),
@@ -75,6 +80,7 @@ fn main() -> ExitCode {
         Command::Keys(args) => keys::run(&args, json),
         Command::Replay(args) => replay::run(&args, json),
         Command::Stats(args) => stats::run(&args, json),
+        Command::Tasks(args) => tasks::run(&args, json),
         Command::Verify(args) => verify::run(&args, json),
     };
     match end {
