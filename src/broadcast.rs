@@ -1,20 +1,6 @@
 //! The broadcaster: one message to N vchannels, at most once per idempotency key.
 //!
-//! # The contract with a caller
-//!
-//! 1. An accepted key replays for at least the promised lifetime; a store that cannot promise says
-//!    so at admission.
-//! 2. An answer is sent only when the effect exists and is durable.
-//! 3. A request refused before acceptance does not consume its key. Where it cannot be known, the
-//!    answer is "outcome unknown": retry with the same key and payload.
-//! 4. The same key with another payload is refused, names the fields, and leaves the original
-//!    untouched.
-//! 5. The expiry instant is part of every answer and does not move, by restart, crash, clock step
-//!    or policy change.
-//! 6. After expiry, and once its work is terminal, a retry is new work; `keys` tells beforehand
-//!    whether a key was probably seen.
-//! 7. A failed original stays failed under its key, unless the caller asks for a re-attempt of
-//!    failed work only.
+#![doc = include_str!("../docs/contract.md")]
 //!
 //! # How it keeps it
 //!
@@ -33,13 +19,16 @@ mod counts;
 mod ends;
 mod fingerprint;
 mod front;
+mod handle;
 mod holds;
 mod jobs;
 mod keys;
 mod kind;
 mod locks;
 mod made;
+mod opening;
 mod options;
+mod owed;
 mod policy;
 mod refusal;
 mod request;
@@ -69,18 +58,20 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::log::Holder as LogHolder;
 use crate::lsn::Lsn;
 use crate::store::{Store, StoreReport};
-use crate::sync::thread::{self, JoinHandle};
+use crate::sync::thread;
 use crate::sync::{Condvar, Mutex};
 
 use self::catalogue::check_policy;
 use self::checkpoint::{Checkpoints, due_bytes};
 use self::core::{Core, Inner};
 use self::counts::Counts;
+use self::handle::{Handle, inside};
 
 pub use self::admission::check_client_key;
 pub use self::jobs::{Ended, Jobs, SliceMessage};
 pub use self::keys::{KeyHistory, KeyInfo, KeyState, WindowSummary};
 pub use self::kind::{MessageType, Noop, Role, Task, Verdict};
+pub use self::opening::Opening;
 pub use self::options::{CollectionSpec, Options};
 pub use self::policy::{Policy, Setting, Violation, WindowFull, parse_duration};
 pub use self::request::{Answer, Identity, Outcome, Request};
@@ -97,48 +88,17 @@ pub use oncelog_format::control::Collection;
 pub use oncelog_format::message::{AckMode, BroadcastId, Resource, Scope, TimeTick};
 
 /// A broadcaster on a store; cheap to clone. Closing one closes all; the last one dropped closes.
+///
+/// Events for `tracing` are told while decisions wait: a subscriber does not call the broadcaster.
 #[derive(Clone, Debug)]
 pub struct Broadcaster {
     handle: Arc<Handle>,
 }
 
-#[derive(Debug)]
-struct Handle {
-    inner: Arc<Inner>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        if let Err(e) = self.close() {
-            tracing::debug!(error = %e, "a broadcaster that was dropped closes");
-        }
-    }
-}
-
-impl Handle {
-    fn close(&self) -> Result<()> {
-        let inner = &self.inner;
-        {
-            let mut core = inner.lock();
-            core.closing = true;
-            inner.wake_all(&core);
-        }
-        inner.types.values().for_each(|kind| kind.close());
-        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        for thread in threads.drain(..) {
-            // A callback that drops the last handle runs on one of them.
-            if thread.thread().id() != thread::current().id() && thread.join().is_err() {
-                tracing::error!("a thread of the broadcaster panicked");
-            }
-        }
-        inner.store.close()
-    }
-}
-
 impl Broadcaster {
     /// Opens a broadcaster: replayed state, locks and slots are whole when this returns, and
-    /// unfinished work goes on behind it. [`Noop`] is always registered.
+    /// unfinished work goes on behind it; [`Opening`] does the same in the background. [`Noop`] is
+    /// always registered.
     ///
     /// # Errors
     ///
@@ -157,9 +117,7 @@ impl Broadcaster {
     pub fn open(store: Store, options: Options) -> Result<Self> {
         let worker_count = options.worker_count;
         let inner = replayed(store, options)?;
-        let broadcaster = Self {
-            handle: Arc::new(Handle { inner: Arc::clone(&inner), threads: Mutex::default() }),
-        };
+        let broadcaster = Self { handle: Arc::new(Handle::new(&inner)) };
         broadcaster.start(worker_count)?;
         for job in broadcaster.jobs().running() {
             inner.tell_driver(job);
@@ -179,7 +137,7 @@ impl Broadcaster {
         let mut spawn = |name: &str, body: fn(&Arc<Inner>)| {
             let inner = Arc::clone(inner);
             let builder = thread::Builder::new().name(name.to_owned());
-            let thread = builder.spawn(move || body(&inner));
+            let thread = builder.spawn(move || inside(&inner, || body(&inner)));
             let thread = thread.map_err(|e| {
                 Error::new(ErrorKind::Io, "a thread could not be started").with_source(e)
             })?;
@@ -406,14 +364,16 @@ impl Broadcaster {
     pub fn accept_window(&self, reason: &str) -> Result<()> {
         let inner = self.inner();
         let mut core = inner.lock();
-        let body = Body::WindowAccepted(WindowAccepted { reason: reason.to_owned() });
+        let body =
+            Body::WindowAccepted(WindowAccepted { reason: ends::fitting(reason).to_owned() });
         let (pending, _) = inner.hand_over(&mut core, vec![body])?;
         drop(core);
         inner.settle(pending)
     }
 
     /// Stops: no new work, steps in flight finish or are left to recovery. The store's lock is free
-    /// when this returns.
+    /// when this returns. A callback may call it: where another thread closes already, which waits
+    /// for the callback, it returns at once.
     ///
     /// # Errors
     ///

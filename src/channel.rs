@@ -4,9 +4,11 @@
 //! each message, appends batches whole, and reads from any position on. What a message means, and
 //! who may send it, is not its affair; it never sends anything twice on its own.
 
+mod draft;
 mod earlier;
 mod filter;
 mod local;
+mod parts;
 mod pins;
 mod runs;
 mod whole;
@@ -15,6 +17,7 @@ use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
+use oncelog_format::limits;
 use oncelog_format::message::{Message, Properties, Property, TimeTick};
 use oncelog_format::{DecodeError, DecodeErrorKind};
 
@@ -142,8 +145,10 @@ pub trait MessageReader: fmt::Debug + Send {
     ///
     /// # Errors
     ///
-    /// `Trimmed` where retention was faster, with the oldest LSN; `Corrupt`, `Io`; `Closed` once the
-    /// channel was closed or reopened: read again from [`MessageReader::next_lsn`].
+    /// `Trimmed` where retention was faster, with the LSN from which on messages are there: the
+    /// oldest one; or the one behind a chunk whose first ones are gone, and then the next call goes
+    /// on there. `Corrupt`, `Io`; `Closed` once the channel was closed or reopened: read again from
+    /// [`MessageReader::next_lsn`].
     fn next(&mut self) -> Result<Option<StoredMessage>>;
 
     /// The LSN that the next call looks from.
@@ -189,6 +194,14 @@ pub struct ChannelLimits {
     pub batch_bytes_max: u64,
 }
 
+impl ChannelLimits {
+    /// What a channel takes of what was accepted under other limits.
+    pub(crate) const LARGEST: Self = Self {
+        message_len_max: limits::RECORD_LEN_MAX as u64,
+        batch_bytes_max: limits::BATCH_BYTES_MAX,
+    };
+}
+
 /// One pchannel.
 ///
 /// Methods added later have a default, so that an implementation goes on compiling.
@@ -214,7 +227,8 @@ pub trait ChannelLog: fmt::Debug + Send + Sync + 'static {
     fn oldest(&self) -> Lsn;
 
     /// As [`ChannelLog::enqueue`], for messages that [`ChannelLog::promise`] has counted: space that
-    /// is kept for them takes them where there is no other.
+    /// is kept for them takes them where there is no other, and they may be larger than what
+    /// [`ChannelLog::limits`] takes by now.
     ///
     /// # Errors
     ///
@@ -237,6 +251,12 @@ pub trait ChannelLog: fmt::Debug + Send + Sync + 'static {
     fn promise(&self, bytes: u64) -> Result<()> {
         let _ = bytes;
         Ok(())
+    }
+
+    /// Says how many bytes of messages that were promised are still to come: new work leaves them
+    /// room, also where there is none by now. It makes none; the last call counts.
+    fn owe(&self, bytes: u64) {
+        let _ = bytes;
     }
 
     /// Holds the messages from an LSN on, or from the end on, which is read in the same moment: no

@@ -127,8 +127,12 @@ pub enum Bug {
     BackupUnmarked,
     /// New work is taken in while there is no reserve.
     ReserveSpent,
+    /// The name of a reserve is in the cache alone when work counts on it.
+    ReserveUnsynced,
     /// The end that a broadcast has read of a pchannel does not hold it.
     EndUnpinned,
+    /// What frames beyond an invalid one state of those before it is not looked at.
+    LaterNotAsked,
     /// A subscription goes on behind what retention dropped, and tells nobody.
     GapUntold,
 }
@@ -170,8 +174,11 @@ impl Bug {
         Self::PinIgnored,
     ];
 
+    /// The bugs of what is said of a damaged log that no crash leaves.
+    pub const DAMAGE: [Self; 1] = [Self::LaterNotAsked];
+
     /// The bugs of space: of what is kept for the work that was accepted.
-    pub const SPACE: [Self; 2] = [Self::ReserveSpent, Self::EndUnpinned];
+    pub const SPACE: [Self; 3] = [Self::ReserveSpent, Self::ReserveUnsynced, Self::EndUnpinned];
 
     /// The bugs of readers and backups.
     pub const READING: [Self; 2] = [Self::BackupUnmarked, Self::GapUntold];
@@ -234,6 +241,6 @@ pub fn is_active(bug: Bug) -> bool {
 fn number(bug: Bug) -> u32 {
     let known = Bug::LOG.iter().chain(&Bug::BROADCAST).chain(&Bug::RAFT);
     let known = known.chain(&Bug::SCHEDULES).chain(&Bug::READING).chain(&Bug::SPACE);
-    let mut known = known.chain(&Bug::IMPORT);
+    let mut known = known.chain(&Bug::IMPORT).chain(&Bug::DAMAGE);
     known.position(|&b| b == bug).and_then(|i| u32::try_from(i).ok()).map_or(0, |i| i + 1)
 }

@@ -21,7 +21,7 @@ use super::policy::WindowFull;
 use super::refusal;
 use super::request::{Answer, Request, tombstone_answer};
 use super::trace::{self, TraceParent};
-use super::waiting::{WAITERS_MAX, WAITERS_PER_KEY_MAX, Waiting};
+use super::waiting::{Blocker, WAITERS_MAX, WAITERS_PER_KEY_MAX, Waiting};
 use super::window::{Admission as Room, Reserved};
 use super::worker;
 use crate::clock::Clock;
@@ -315,15 +315,15 @@ impl Inner {
         }
         let mut core = self.lock();
         core.usable()?;
-        if let Some(task) = worker::running_callback()
-            && core.locks.conflicts_with(Holder::Task(task), &claim.resources)
-        {
+        let caller = worker::running_callback().map(Holder::Task);
+        if caller.is_some_and(|task| core.locks.conflicts_with(task, &claim.resources)) {
             let message = "a callback asked for a resource that its own task holds";
             return Err(refusal::invalid(message));
         }
         if core.locks.ask(holder, claim) {
             return Ok(());
         }
+        let holds_others = caller.is_some_and(|task| core.locks.is_held(task));
         let began = self.monotonic();
         let waiter = Arc::new(Condvar::new());
         core.lock_waiters.insert(holder, Arc::clone(&waiter));
@@ -334,11 +334,18 @@ impl Inner {
             if let Err(e) = core.usable() {
                 break Err(e);
             }
+            let by = Blocker::of(&core, holder);
+            // Who gave no deadline is told when only an operator can make it go on. A callback whose
+            // task holds resources waits for no others: two of them would wait for each other.
+            let is_parked = by.as_ref().is_some_and(|by| by.is_parked);
+            if holds_others || deadline.is_never() && is_parked {
+                break Err(Blocker::told(by, self.time().wall_ms()));
+            }
             let (next, told) = self.wait(core, &waiter, deadline);
             core = next;
             if !told && !core.locks.is_held(holder) {
-                let now_ms = self.time().wall_ms();
-                break Err(refusal::lock_timeout(core.locks.blocker(holder), now_ms));
+                let by = Blocker::of(&core, holder);
+                break Err(Blocker::told(by, self.time().wall_ms()));
             }
         };
         core.lock_waiters.remove(&holder);
@@ -392,10 +399,11 @@ impl Inner {
         if admission.starts_job {
             accepted.job = JobLink::Starts;
         }
+        self.let_go_of_durable(&mut core);
         let held = {
             let lent = Lent::new(&mut core, &made);
             let copies = copies::check(self, &lent, &accepted)?;
-            self.hold_ends(&lent, &accepted.header, &copies)
+            self.hold_ends(&lent, &accepted, &copies)
         };
         let holds;
         (holds, accepted.ends) = held.inspect_err(|e| self.note_refusal(&mut core, e))?;
@@ -416,13 +424,16 @@ impl Inner {
         id: BroadcastId,
         holds: Vec<Hold>,
     ) -> Result<Arc<Cell>> {
-        self.hand_over_and_settle(core, batch, |_| Settled::Admitted(id))?;
+        // What was promised to it, and refused, is nobody's.
+        let handed = self.hand_over_and_settle(core, batch, |_| Settled::Admitted(id));
+        handed.inspect_err(|_| self.tell_owed(core))?;
         let run = core.run_of(id, Copy::Absent);
         // What was applied is there.
         let run = run.ok_or_else(refusal::unknown)?;
         let cell = Arc::clone(&run.cell);
         core.runs.insert(id, Run { holds, ..run });
         core.owe(id);
+        core.owe_ending_of(&self.store, id);
         Ok(cell)
     }
 }

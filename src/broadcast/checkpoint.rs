@@ -6,6 +6,7 @@
 //! control is trimmed to what the older of two that were read back covers.
 
 use std::sync::PoisonError;
+use std::time::Duration;
 
 use oncelog_format::control::{
     Body, CheckpointBegin, CheckpointEnd, CheckpointPart, ControlRecord, Entries, Entry,
@@ -30,6 +31,9 @@ const STEP_COUNT: usize = 128;
 const SIZE_FACTOR: u64 = 4;
 /// Bytes of records behind which a checkpoint may free space, whenever the next one is due.
 const FREEING_BYTES: u64 = 256 << 10;
+
+/// How long after one that failed another one may be tried to free space.
+const FREEING_PAUSE: Duration = Duration::from_secs(1);
 
 /// A checkpoint that was read back and found whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -253,7 +257,10 @@ impl Inner {
     pub(crate) fn checkpoint_all(&self) {
         let mut core = self.lock();
         while core.usable().is_ok() {
-            let may_free = core.unchecked_bytes >= core.freeing_bytes();
+            let may_free = core.unchecked_bytes >= core.freeing_bytes()
+                // Only behind another one, which was read back, is anything trimmed.
+                && core.stream_bytes > 0
+                && core.freeing_from <= self.monotonic();
             let wants_space = std::mem::take(&mut core.wants_space) && may_free;
             if core.unchecked_bytes < core.checkpoint_due_bytes && !wants_space {
                 core = self.turned.wait(core).unwrap_or_else(PoisonError::into_inner);
@@ -266,8 +273,12 @@ impl Inner {
                         tracing::warn!(error = %e, "no checkpoint");
                     }
                     core = self.lock();
-                    // The next try is behind as many bytes again.
-                    core.unchecked_bytes = 0;
+                    // The next try is behind as many bytes again, or when space is asked for later.
+                    core.checkpoint_due_bytes = core
+                        .unchecked_bytes
+                        .saturating_add(core.stream_bytes.saturating_mul(SIZE_FACTOR))
+                        .saturating_add(self.options.checkpoint_bytes);
+                    core.freeing_from = self.monotonic().saturating_add(FREEING_PAUSE);
                 }
                 Ok(_) => core = self.lock(),
             }
@@ -300,14 +311,19 @@ impl Inner {
         if covers == 0 || covers == last {
             return Ok(None);
         }
-        core.unchecked_bytes = 0;
+        let unchecked_bytes = std::mem::take(&mut core.unchecked_bytes);
         core.snapshot = Some(Snapshot::new(&core.state));
         let written = self.write(core, covers);
         self.lock().snapshot = None;
-        let (end, pending) = written?;
-        let end_lsn = pending.lsns().last;
-        self.settle(pending)?;
-        let checkpoint = self.read_back(end, end_lsn)?;
+        let whole = written.and_then(|(end, pending)| {
+            let end_lsn = pending.lsns().last;
+            self.settle(pending)?;
+            self.read_back(end, end_lsn)
+        });
+        let checkpoint = whole.inspect_err(|_| {
+            let mut core = self.lock();
+            core.unchecked_bytes = core.unchecked_bytes.saturating_add(unchecked_bytes);
+        })?;
         known.push(checkpoint);
         let promised = {
             let mut core = self.lock();

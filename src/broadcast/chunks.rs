@@ -45,6 +45,21 @@ pub(crate) fn part(payload: &[u8], index: u32, total: u32) -> &[u8] {
     payload.get(cut(index)..cut(index.saturating_add(1))).unwrap_or_default()
 }
 
+/// In how many parts a copy is sent that was accepted: where its channel takes no such copy any
+/// more, as few as it ever took.
+pub(crate) fn accepted_total(
+    properties: &Properties,
+    payload: &[u8],
+    limits: &ChannelLimits,
+) -> Result<u32> {
+    match total(properties, payload, limits) {
+        Err(e) if e.kind() == ErrorKind::Limit => {
+            total(properties, payload, &ChannelLimits::LARGEST)
+        }
+        total => total,
+    }
+}
+
 /// In how many parts a copy is sent: 1 is whole. What could only fail once it was accepted is found
 /// here.
 pub(crate) fn total(
@@ -178,7 +193,7 @@ impl Lane {
     ) -> Result<()> {
         let total = match begun {
             Some(begun) => begun.total,
-            None => total(&properties, payload, &self.channel.limits())?,
+            None => accepted_total(&properties, payload, &self.channel.limits())?,
         };
         let stands = |index: &u32| begun.is_some_and(|begun| begun.have.contains(index));
         #[cfg(planted)]

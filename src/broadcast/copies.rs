@@ -46,7 +46,7 @@ pub(crate) fn properties(accepted: &Accepted, term: u64, vchannel: &str) -> Resu
     encode().map_err(|e| refusal::invalid("the message does not encode").with_source(e))
 }
 
-/// Bytes of a copy with its frames, in chunks where it has to be.
+/// Bytes of a copy with its frames, in chunks where it has to be, of what was accepted.
 pub(crate) fn copy_bytes(
     channel: &dyn ChannelLog,
     accepted: &Accepted,
@@ -54,7 +54,7 @@ pub(crate) fn copy_bytes(
     vchannel: &str,
 ) -> Result<u64> {
     let properties = properties(accepted, term, vchannel)?;
-    let total = chunks::total(&properties, &accepted.payload, &channel.limits())?;
+    let total = chunks::accepted_total(&properties, &accepted.payload, &channel.limits())?;
     Ok(chunks::bytes(&properties, &accepted.payload, total))
 }
 
@@ -64,7 +64,9 @@ pub(crate) fn check(inner: &Inner, core: &Core, accepted: &Accepted) -> Result<V
     let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
     for vchannel in &accepted.header.vchannels {
         let channel = inner.channel_of(&core.state, vchannel)?;
-        let bytes = copy_bytes(&**channel, accepted, core.state.term(), vchannel)?;
+        let properties = properties(accepted, core.state.term(), vchannel)?;
+        let total = chunks::total(&properties, &accepted.payload, &channel.limits())?;
+        let bytes = chunks::bytes(&properties, &accepted.payload, total);
         let pchannel = core.state.pchannel_of(vchannel).unwrap_or_default();
         let sum = sums.entry(pchannel).or_default();
         *sum = sum.saturating_add(bytes);

@@ -20,10 +20,11 @@ use super::age::Stall;
 use super::checkpoint::Checkpoints;
 use super::chunks::Begun;
 use super::counts::Counts;
-use super::holds::{Hold, Owed};
+use super::holds::Hold;
 use super::kind::MessageType;
 use super::locks::{Claim, Holder, Locks};
 use super::options::Options;
+use super::owed::Owed;
 use super::policy::Policy;
 use super::refusal;
 use super::request::Answer;
@@ -83,6 +84,8 @@ pub(crate) struct Core {
     pub(crate) plan_pins: BTreeMap<BroadcastId, Vec<(String, ChannelPin)>>,
     /// What accepted work may yet write.
     pub(crate) owed: Owed,
+    /// Tasks whose acks nobody waits for, with the last LSN of them.
+    pub(crate) acked: VecDeque<(Lsn, BroadcastId)>,
     pub(crate) policy: Policy,
     /// A checkpoint that is being written.
     pub(crate) snapshot: Option<Snapshot>,
@@ -93,6 +96,8 @@ pub(crate) struct Core {
     pub(crate) stream_bytes: u64,
     /// New work found no space: a checkpoint may make some.
     pub(crate) wants_space: bool,
+    /// From when on a checkpoint may be tried for that, on the monotonic clock.
+    pub(crate) freeing_from: Duration,
     pub(crate) failed: Option<Arc<Error>>,
     pub(crate) closing: bool,
     next_ticket: u64,
@@ -383,12 +388,14 @@ impl Core {
             settling: VecDeque::new(),
             plan_pins: BTreeMap::new(),
             owed: Owed::default(),
+            acked: VecDeque::new(),
             policy,
             snapshot: None,
             unchecked_bytes: 0,
             checkpoint_due_bytes: u64::MAX,
             stream_bytes: 0,
             wants_space: false,
+            freeing_from: Duration::ZERO,
             failed: None,
             closing: false,
             next_ticket: 0,

@@ -1,27 +1,67 @@
-//! The records that end a task's way for now: Done and Park. Room is kept for either, with a short
-//! reason, so that both can be written on a full disk.
+//! The records that end a task's way for now: Done, Park and Skip. Room is kept for each, with a
+//! short reason, so that all can be written on a full disk. A longer one is written where nobody
+//! else was promised that space, and no reason is longer than a record takes.
 
 use oncelog_format::control::{Body, Done, Outcome as Ending, Park};
+use oncelog_format::limits::TEXT_LEN_MAX;
 use oncelog_format::message::BroadcastId;
 
 use super::core::{Core, Inner, Settled};
-use super::holds::shorter;
+use super::owed::REASON_BYTES_MAX;
 use super::worker::Next;
 use crate::error::{ErrorKind, Result};
+use crate::log::Pending;
+
+/// What stands before the reason of whoever skips a task.
+pub(super) const SKIPPED: &str = "skipped: ";
+
+/// Longest reason in bytes, whatever stands before it.
+const REASON_LEN_MAX: usize = TEXT_LEN_MAX as usize - SKIPPED.len();
+
+/// A reason as a record takes it.
+pub(super) fn fitting(reason: &str) -> &str {
+    cut(reason, REASON_LEN_MAX)
+}
+
+fn cut(reason: &str, len: usize) -> &str {
+    reason.get(..reason.floor_char_boundary(len)).unwrap_or_default()
+}
+
+/// The task that a record ends or parks, with a reason for which no room is kept.
+pub(super) fn beyond_room(body: &Body) -> Option<BroadcastId> {
+    let (id, reason) = match body {
+        Body::Done(Done { id, outcome: Ending::Failed(reason) }) => (*id, reason),
+        Body::Park(park) => (park.id, &park.reason),
+        Body::Skip(skip) => (skip.id, &skip.reason),
+        _ => return None,
+    };
+    (reason.len() > REASON_BYTES_MAX.saturating_add(SKIPPED.len())).then_some(id)
+}
 
 impl Inner {
-    /// Hands a Park over.
-    pub(super) fn park(&self, core: &mut Core, id: BroadcastId, reason: String) -> Result<()> {
-        let park = |reason: String| vec![Body::Park(Park { id, reason })];
-        let (handed, reason) = match self.hand_over(core, park(reason.clone())) {
-            // Room is kept for a short one.
-            Err(e) if e.kind() == ErrorKind::StoreFull => {
-                let reason = shorter(&reason);
-                (self.hand_over(core, park(reason.clone())), reason)
+    /// Hands over records with a reason: as it is, or as short as room is kept for. Returns what was
+    /// handed over, when, and the reason.
+    pub(super) fn hand_over_reason(
+        &self,
+        core: &mut Core,
+        reason: &str,
+        bodies: impl Fn(&str) -> Vec<Body>,
+    ) -> Result<(Pending, u64, String)> {
+        let whole = fitting(reason);
+        let (handed, reason) = match self.hand_over(core, bodies(whole)) {
+            Err(e) if e.kind() == ErrorKind::StoreFull && whole.len() > REASON_BYTES_MAX => {
+                let short = cut(whole, REASON_BYTES_MAX);
+                (self.hand_over(core, bodies(short)), short)
             }
-            handed => (handed, reason),
+            handed => (handed, whole),
         };
-        let (pending, at_ms) = handed?;
+        handed.map(|(pending, at_ms)| (pending, at_ms, reason.to_owned()))
+    }
+
+    /// Hands a Park over.
+    pub(super) fn park(&self, core: &mut Core, id: BroadcastId, reason: &str) -> Result<()> {
+        let park = |reason: &str| vec![Body::Park(Park { id, reason: reason.to_owned() })];
+        let (pending, at_ms, reason) = self.hand_over_reason(core, reason, park)?;
         self.settle_later(core, pending, Settled::Parked(id, reason, at_ms));
         Ok(())
     }
@@ -29,18 +69,14 @@ impl Inner {
     /// Hands a Done over.
     pub(super) fn end(&self, id: BroadcastId, ending: Ending) -> Result<Next> {
         let mut core = self.lock();
-        let body = Body::Done(Done { id, outcome: ending.clone() });
-        let (handed, ending) = match (self.hand_over(&mut core, vec![body]), ending) {
-            // Room is kept for a short reason.
-            (Err(e), Ending::Failed(reason)) if e.kind() == ErrorKind::StoreFull => {
-                let ending = Ending::Failed(shorter(&reason));
-                let body = Body::Done(Done { id, outcome: ending.clone() });
-                (self.hand_over(&mut core, vec![body]), ending)
-            }
-            handed => handed,
+        let failed = if let Ending::Failed(reason) = &ending { Some(reason) } else { None };
+        let ended = |reason: &str| {
+            failed.map_or_else(|| ending.clone(), |_| Ending::Failed(reason.to_owned()))
         };
-        let (pending, at_ms) = handed?;
-        self.settle_later(&mut core, pending, Settled::Ended(id, ending, at_ms));
+        let done = |reason: &str| vec![Body::Done(Done { id, outcome: ended(reason) })];
+        let reason = failed.map_or("", String::as_str);
+        let (pending, at_ms, reason) = self.hand_over_reason(&mut core, reason, done)?;
+        self.settle_later(&mut core, pending, Settled::Ended(id, ended(&reason), at_ms));
         if let Some(run) = core.runs.get_mut(&id) {
             run.ending = true;
         }

@@ -4,33 +4,25 @@
 //! A pchannel is let go once the acks of all its copies are durable, the rest with the end. A store
 //! that is opened holds the same for what it takes up.
 
+use std::sync::PoisonError;
 use std::time::Duration;
 
-use oncelog_format::control::{Accepted, Body, PchannelEnd};
-use oncelog_format::message::{BroadcastHeader, BroadcastId};
+use oncelog_format::control::{Accepted, JobLink, Outcome as Ending, PchannelEnd};
+use oncelog_format::message::BroadcastId;
 
-use super::core::{Copy, Core, Inner};
+use super::core::{Copy, Core, Guard, Inner, Run};
 use super::locks::{Claim, Holder};
-use crate::channel::ChannelPin;
+use super::owed::Promise;
+use crate::channel::{ChannelLog, ChannelPin};
 use crate::clock::Clock;
-use crate::error::Result;
-use crate::log::reserve::Use;
+use crate::error::{Error, ErrorKind, Result};
+use crate::log::Pending;
+use crate::log::reserve::RESERVED_MAX;
 use crate::lsn::Lsn;
 use crate::store::Store;
 
-/// Bytes of control that the end of a task takes: Done, Park and Skip, each with its frame and a
-/// reason that is cut to [`REASON_BYTES_MAX`].
-const ENDING_BYTES: u64 = 1_280;
-
-/// Bytes of an Ack of one vchannel, with its frame.
-const ACK_BYTES: u64 = 96;
-
-/// Bytes of a reason where there is no space for a longer one.
-pub(super) const REASON_BYTES_MAX: usize = 256;
-
-/// Bytes that a task takes in a checkpoint, about, and those of all else.
-const ENTRY_BYTES: u64 = 256;
-const CHECKPOINT_BYTES: u64 = 16 << 10;
+/// How long acks that nobody waits for take to be durable, about.
+const ACKS_WAIT: Duration = Duration::from_millis(10);
 
 /// A pchannel that a broadcast holds.
 #[derive(Debug)]
@@ -38,29 +30,31 @@ pub(crate) struct Hold {
     pub(crate) pchannel: String,
     pub(crate) pin: ChannelPin,
     /// Of the copies that are to come.
-    bytes: u64,
-}
-
-/// Bytes of control that a task may yet take.
-fn control_bytes(accepted: &Accepted) -> u64 {
-    let vchannels = u64::try_from(accepted.header.vchannels.len()).unwrap_or(u64::MAX);
-    vchannels.saturating_mul(ACK_BYTES).saturating_add(ENDING_BYTES)
+    pub(super) bytes: u64,
 }
 
 impl Inner {
     /// Pins the pchannels of a broadcast where they end, and makes sure that its copies, of so many
-    /// bytes by pchannel, will fit.
+    /// bytes by pchannel, will fit; where it starts a job, those of the job's ending too. Those of an
+    /// ending were promised with its job: nothing that the job holds keeps it from ending.
     ///
     /// # Errors
     ///
-    /// `StoreFull` where they may not; the errors of the channels.
+    /// `Limit` where no reserve holds them, `StoreFull` where they may not fit; the errors of the
+    /// channels.
     pub(crate) fn hold_ends(
         &self,
         core: &Core,
-        header: &BroadcastHeader,
+        accepted: &Accepted,
         copies: &[(String, u64)],
     ) -> Result<(Vec<Hold>, Vec<PchannelEnd>)> {
+        let header = &accepted.header;
         let name = format!("broadcast {}", header.id);
+        let promised = core.owed.promised_to(accepted.job);
+        let ending = match accepted.job {
+            JobLink::Starts => Promise::of_ending(&self.store, &core.state, accepted)?,
+            _ => Promise::default(),
+        };
         let (mut holds, mut ends): (Vec<Hold>, Vec<PchannelEnd>) = (Vec::new(), Vec::new());
         for vchannel in &header.vchannels {
             let channel = self.channel_of(&core.state, vchannel)?;
@@ -69,7 +63,10 @@ impl Inner {
                 continue;
             }
             let bytes = copies.iter().find(|(name, _)| name == pchannel).map_or(0, |found| found.1);
-            channel.promise(core.owed_to(pchannel).saturating_add(bytes))?;
+            let more = bytes.saturating_add(ending.to(pchannel));
+            if more > promised.map_or(0, |promised| promised.to(pchannel)) {
+                promise(&**channel, core.owed.to(pchannel), more)?;
+            }
             let pin = channel.pin(&name, None)?;
             #[cfg(planted)]
             let pin = if crate::planted::is_active(crate::planted::Bug::EndUnpinned) {
@@ -103,6 +100,72 @@ impl Inner {
             }
             stays
         });
+        self.tell_owed(core);
+    }
+
+    /// Makes sure that the ending of a job will fit which is to run again.
+    ///
+    /// # Errors
+    ///
+    /// As [`Inner::hold_ends`].
+    pub(crate) fn promise_ending(&self, core: &Core, starts: &Accepted) -> Result<()> {
+        let ending = Promise::of_ending(&self.store, &core.state, starts)?;
+        for (pchannel, bytes) in ending.by_pchannel() {
+            if let Some(channel) = self.store.channel(pchannel) {
+                promise(&**channel, core.owed.to(pchannel), bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes a run out that has ended: it holds nothing any more, and nothing is kept for it.
+    pub(crate) fn take_run(
+        &self,
+        core: &mut Core,
+        id: BroadcastId,
+        ending: &Ending,
+    ) -> Option<Run> {
+        let run = core.take_run(id)?;
+        if run.accepted.job == JobLink::Starts && *ending != Ending::Done {
+            core.disown_ending(id);
+        }
+        self.tell_owed(core);
+        Some(run)
+    }
+
+    /// Tells the channels what is owed to them: what was promised beside that is new work's again.
+    pub(crate) fn tell_owed(&self, core: &Core) {
+        tell_owed(&self.store, core);
+    }
+
+    /// Has the pchannels of a task let go of once its acks are durable.
+    pub(crate) fn let_go_when_durable(&self, core: &mut Core, id: BroadcastId, acks: &Pending) {
+        core.acked.push_back((acks.lsns().last, id));
+        self.handed.notify_one();
+    }
+
+    /// Waits for a batch to be handed over, and looks meanwhile whether acks are durable.
+    pub(crate) fn rest<'a>(&self, mut core: Guard<'a>) -> Guard<'a> {
+        self.let_go_of_durable(&mut core);
+        if core.acked.is_empty() {
+            return self.handed.wait(core).unwrap_or_else(PoisonError::into_inner);
+        }
+        let waited = self.handed.wait_timeout(core, ACKS_WAIT);
+        waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// Lets go of the pchannels of tasks whose acks have become durable while nobody waited for that.
+    pub(crate) fn let_go_of_durable(&self, core: &mut Core) {
+        if core.acked.is_empty() {
+            return;
+        }
+        let durable = self.store.control().durable_lsn();
+        while let Some((lsn, id)) = core.acked.front().copied()
+            && Some(lsn) <= durable
+        {
+            core.acked.pop_front();
+            self.let_go_of_acked(core, id);
+        }
     }
 
     /// The LSN below which nothing of a pchannel is needed by work that is not done.
@@ -115,76 +178,30 @@ impl Inner {
     }
 }
 
-/// Bytes that accepted work may yet take.
-#[derive(Debug, Default)]
-pub(crate) struct Owed {
-    control: u64,
-    copies: std::collections::BTreeMap<String, u64>,
-}
-
-impl Owed {
-    fn copies_end(&mut self, hold: &Hold) {
-        if let Some(bytes) = self.copies.get_mut(&hold.pchannel) {
-            *bytes = bytes.saturating_sub(hold.bytes);
+fn tell_owed(store: &Store, core: &Core) {
+    for (pchannel, bytes) in core.owed.by_pchannel() {
+        if let Some(channel) = store.channel(pchannel) {
+            channel.owe(bytes);
         }
     }
 }
 
-impl Core {
-    fn owed_to(&self, pchannel: &str) -> u64 {
-        self.owed.copies.get(pchannel).copied().unwrap_or_default()
+/// Makes sure that a channel has room for so many bytes beside those that it is owed.
+fn promise(channel: &dyn ChannelLog, owed: u64, bytes: u64) -> Result<()> {
+    if bytes > RESERVED_MAX {
+        let what = format!(
+            "the copies on one pchannel are too large: expected at most {RESERVED_MAX} bytes, found \
+             {bytes}"
+        );
+        return Err(Error::new(ErrorKind::Limit, what));
     }
-
-    /// What a batch is to control's reserve.
-    pub(crate) fn usage(&self, bodies: &[Body]) -> Use {
-        let owed = self.owed.control;
-        if !bodies.iter().all(Body::is_finishing) {
-            let new = bodies.iter().filter_map(|body| match body {
-                Body::Accepted(accepted) => Some(control_bytes(accepted)),
-                _ => None,
-            });
-            return Use::New(new.fold(owed, u64::saturating_add));
-        }
-        // A checkpoint frees space, and comes before what only makes it smaller.
-        let begins = |body: &Body| matches!(body, Body::Dropped(_) | Body::CheckpointBegin(_));
-        if bodies.iter().any(begins) {
-            Use::Ending(owed.saturating_add(self.checkpoint_bytes()))
-        } else if bodies.iter().any(Body::is_checkpoint) {
-            Use::Ending(owed)
-        } else {
-            Use::Ending(0)
-        }
+    let all = owed.saturating_add(bytes);
+    if all > RESERVED_MAX {
+        let what =
+            "a pchannel owes as much as a reserve holds: until copies stand, it takes no more";
+        return Err(Error::new(ErrorKind::StoreFull, what));
     }
-
-    /// Bytes that a checkpoint takes, about.
-    pub(crate) fn checkpoint_bytes(&self) -> u64 {
-        let tasks = u64::try_from(self.state.task_count()).unwrap_or(u64::MAX);
-        let about = tasks.saturating_mul(ENTRY_BYTES).saturating_add(CHECKPOINT_BYTES);
-        about.max(self.stream_bytes)
-    }
-
-    /// Bytes that control keeps for work that was accepted, and for one checkpoint.
-    pub(crate) fn promised_bytes(&self) -> u64 {
-        self.owed.control.saturating_add(self.checkpoint_bytes())
-    }
-
-    /// Counts what a run owes, from its acceptance on.
-    pub(crate) fn owe(&mut self, id: BroadcastId) {
-        let Some(run) = self.runs.get(&id) else { return };
-        self.owed.control = self.owed.control.saturating_add(control_bytes(&run.accepted));
-        for hold in &run.holds {
-            let bytes = self.owed.copies.entry(hold.pchannel.clone()).or_default();
-            *bytes = bytes.saturating_add(hold.bytes);
-        }
-    }
-
-    /// Takes a run out that has ended; it holds nothing any more.
-    pub(crate) fn take_run(&mut self, id: BroadcastId) -> Option<super::core::Run> {
-        let mut run = self.runs.remove(&id)?;
-        self.owed.control = self.owed.control.saturating_sub(control_bytes(&run.accepted));
-        run.holds.drain(..).for_each(|hold| self.owed.copies_end(&hold));
-        Some(run)
-    }
+    channel.promise(all)
 }
 
 /// Takes up what was not done: runs, locks, what they hold, and the order in which workers look at it.
@@ -221,8 +238,27 @@ pub(super) fn take_up(core: &mut Core, store: &Store) -> Result<()> {
     for (id, claim) in running {
         core.locks.seize(Holder::Job(id), claim);
         hold_plan(store, core, id)?;
+        core.owe_ending(store, id);
     }
+    keep_room(store, core);
     Ok(())
+}
+
+/// Keeps room for what was accepted, as the process before did. Without space for that, new work is
+/// refused until there is.
+fn keep_room(store: &Store, core: &Core) {
+    for (pchannel, bytes) in core.owed.by_pchannel().filter(|(_, bytes)| *bytes > 0) {
+        let Some(channel) = store.channel(pchannel) else { continue };
+        if let Err(e) = channel.promise(bytes.min(RESERVED_MAX)) {
+            tracing::warn!(pchannel, bytes, error = %e, "no room is kept for what was accepted");
+        }
+    }
+    tell_owed(store, core);
+    if core.owed.control() > 0
+        && let Err(e) = store.control().promise(core.promised_bytes())
+    {
+        tracing::warn!(error = %e, "no room is kept for the end of what was accepted");
+    }
 }
 
 /// Holds what a broadcast of an earlier process held: the pchannels with a copy that has no ack.
@@ -257,6 +293,7 @@ fn hold_again(store: &Store, core: &mut Core, id: BroadcastId) -> Result<()> {
         run.holds = holds;
     }
     core.owe(id);
+    core.owe_ending_of(store, id);
     Ok(())
 }
 
@@ -277,9 +314,4 @@ fn hold_plan(store: &Store, core: &mut Core, job: BroadcastId) -> Result<()> {
         core.plan_pins.insert(job, pins);
     }
     Ok(())
-}
-
-/// A reason of at most so many bytes.
-pub(super) fn shorter(reason: &str) -> String {
-    reason.get(..reason.floor_char_boundary(REASON_BYTES_MAX)).unwrap_or_default().to_owned()
 }

@@ -17,6 +17,7 @@ use oncelog_format::message::{
 
 use super::copies;
 use super::core::{Core, Deadline, Inner};
+use super::ends;
 use super::kind::Role;
 use super::locks::{Claim, Holder};
 use super::refusal;
@@ -27,7 +28,7 @@ use crate::clock::Clock;
 use crate::error::Result;
 
 /// Domain of the lock that each job has for itself.
-const JOB_DOMAIN: &str = "_job";
+pub(super) const JOB_DOMAIN: &str = "_job";
 
 /// Access to the jobs of a broadcaster; cheap to clone.
 ///
@@ -162,7 +163,7 @@ impl Jobs {
         self.inner.settle(handed.0)
     }
 
-    /// Records how far the current attempt is.
+    /// Records how far the current attempt is; a reason that no record takes is cut.
     ///
     /// # Errors
     ///
@@ -172,7 +173,8 @@ impl Jobs {
     /// # Durability
     ///
     /// Durable when this returns `Ok`; unknown after `Poisoned`.
-    pub fn record(&self, state: JobState) -> Result<()> {
+    pub fn record(&self, mut state: JobState) -> Result<()> {
+        state.reason.truncate(ends::fitting(&state.reason).len());
         let mut core = self.inner.lock();
         core.usable()?;
         let job = running(&core, state.job)?;
@@ -207,6 +209,9 @@ impl Jobs {
         let kind = self.inner.types.get(message_type);
         if kind.is_none_or(|kind| kind.role() != Role::EndsJob) {
             return Err(refusal::invalid(format!("{message_type} is not registered to end jobs")));
+        }
+        if let Some(ended) = self.ended_before(job, attempt)? {
+            return Ok(ended);
         }
         let holder = Holder::Admission(self.inner.lock().ticket());
         let own = Resource { domain: JOB_DOMAIN.to_owned(), key: job.to_string(), shared: false };
@@ -252,6 +257,18 @@ impl Jobs {
         Ok(Ended { id, committed, mine })
     }
 
+    /// Waits for an ending that was accepted before, without the job's lock, which it holds.
+    fn ended_before(&self, job: BroadcastId, attempt: u32) -> Result<Option<Ended>> {
+        let core = self.inner.lock();
+        core.usable()?;
+        let state = core.state.job(job).filter(|job| job.attempt == attempt);
+        let Some((committed, id)) = state.and_then(|state| state.end) else { return Ok(None) };
+        if let Some(cell) = core.runs.get(&id).map(|run| Arc::clone(&run.cell)) {
+            self.inner.wait_for_end(core, id, &cell, true, Deadline::never())?;
+        }
+        Ok(Some(Ended { id, committed, mine: false }))
+    }
+
     /// Accepts an ending under the job's lock; `None` when there is one already.
     fn begin_ending(
         &self,
@@ -273,7 +290,7 @@ impl Jobs {
         let mut accepted = accepted(header);
         let copies = copies::check(&self.inner, core, &accepted)?;
         let holds;
-        (holds, accepted.ends) = self.inner.hold_ends(core, &accepted.header, &copies)?;
+        (holds, accepted.ends) = self.inner.hold_ends(core, &accepted, &copies)?;
         self.inner.begin(core, vec![Body::Accepted(Arc::new(accepted))], id, holds)?;
         core.locks.transfer(holder, Holder::Task(id));
         Ok(Some(id))
@@ -304,7 +321,8 @@ impl Jobs {
         };
         self.inner.ask(holder, claim, deadline)?;
         let mut core = self.inner.lock();
-        let handed = self.check_reattempt(&core, job).and_then(|_| {
+        let handed = self.check_reattempt(&core, job).and_then(|starts| {
+            self.inner.promise_ending(&core, &starts)?;
             let attempt = core.state.job(job).map_or(2, |job| job.attempt.saturating_add(1));
             let body = Body::Attempt(Attempt { job, attempt });
             Ok((self.inner.hand_over(&mut core, vec![body])?, attempt))
@@ -312,11 +330,14 @@ impl Jobs {
         let ((pending, _), attempt) = match handed {
             Ok(handed) => handed,
             Err(e) => {
+                self.inner.tell_owed(&core);
                 self.inner.release(&mut core, holder);
                 return Err(e);
             }
         };
         core.locks.transfer(holder, Holder::Job(job));
+        core.owe_ending(&self.inner.store, job);
+        self.inner.tell_owed(&core);
         drop(core);
         self.inner.settle(pending)?;
         self.inner.tell_driver(job);

@@ -127,6 +127,12 @@ pub trait MessageType: fmt::Debug + Send + Sync + 'static {
 
     /// Brings about the effect, idempotent by the broadcast's identity: it may run again after a
     /// crash, a panic or a retry, also when its first run had succeeded.
+    ///
+    /// It may submit other broadcasts. A resource that its own task holds is refused then, and while
+    /// its task holds any, one that is not free is `LockTimeout` at once: two callbacks that wait for
+    /// each other's would wait for ever. It runs on one of `worker_count` threads: one that waits
+    /// for another broadcast keeps it meanwhile, so it gives a deadline and answers
+    /// [`Verdict::Retry`] when that is over.
     fn apply(&self, task: &Task) -> Verdict;
 
     /// Tells that a job of this type is there to be driven: its Done is durable, or the store was

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use oncelog_format::message::BroadcastId;
 
-use super::locks::{Claim, Holder};
+use super::locks::Claim;
 use crate::error::{Error, ErrorKind};
 
 pub(crate) fn invalid(message: impl Into<String>) -> Error {
@@ -64,15 +64,11 @@ pub(crate) fn admission_pending() -> Error {
     Error::new(ErrorKind::LockTimeout, message).with_retry_after(Duration::from_millis(100))
 }
 
-pub(crate) fn lock_timeout(blocker: Option<(Holder, &Claim)>, now_ms: u64) -> Error {
+/// A resource that was not given up, and what its holder does.
+pub(crate) fn lock_timeout(blocker: Option<(&Claim, String)>, now_ms: u64) -> Error {
     let message = match blocker {
         None => "a resource stayed locked".to_owned(),
-        Some((holder, claim)) => {
-            let who = match holder {
-                Holder::Admission(_) => "a request that is being admitted".to_owned(),
-                Holder::Task(id) => format!("broadcast {id}, accepted"),
-                Holder::Job(id) => format!("job {id}, running"),
-            };
+        Some((claim, who)) => {
             let age_ms = now_ms.saturating_sub(claim.since_ms);
             format!("a resource stayed locked by {who}: type {}, {age_ms} ms", claim.message_type)
         }

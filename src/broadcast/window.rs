@@ -206,38 +206,54 @@ impl Window {
         policy: &Policy,
         now_ms: u64,
     ) -> Admission {
+        // The share first: who is over it makes room with a key of its own, never with another's.
+        if let Some(full) = self.admit_to_share(principal, reserved, policy, now_ms) {
+            return full;
+        }
         let bound = usize::try_from(policy.window_count_max).unwrap_or(usize::MAX);
         let held = self.held_count() + reserved.all;
-        if held >= bound {
-            // One more than are too many makes room: no more of them are counted.
-            let mut enough = (held - bound).saturating_add(1);
-            for share in self.shares.values() {
-                enough -= share.over_count(now_ms, enough);
-            }
-            if enough > 0 {
-                let count = bound + enough - 1;
-                let victim = self.shares.values().filter_map(|share| share.victim(now_ms)).min();
-                let free = self.shares.values().filter_map(|s| s.next_free_ms(now_ms)).min();
-                return Self::full(policy, victim, (count, bound), free);
-            }
-        }
-        let none = Share::default();
-        let share = self.shares.get(principal).unwrap_or(&none);
-        if !reserved.others && self.shares.keys().all(|other| other == principal) {
+        if held < bound {
             return Admission::Room;
+        }
+        // One more than are too many makes room: no more of them are counted.
+        let mut enough = (held - bound).saturating_add(1);
+        for share in self.shares.values() {
+            enough -= share.over_count(now_ms, enough);
+        }
+        if enough == 0 {
+            return Admission::Room;
+        }
+        let count = bound + enough - 1;
+        let victim = self.shares.values().filter_map(|share| share.victim(now_ms)).min();
+        let free = self.shares.values().filter_map(|s| s.next_free_ms(now_ms)).min();
+        Self::full(policy, victim, (count, bound), free)
+    }
+
+    /// What the share of a principal says, where it is used up beside others.
+    fn admit_to_share(
+        &self,
+        principal: &str,
+        reserved: Reserved,
+        policy: &Policy,
+        now_ms: u64,
+    ) -> Option<Admission> {
+        if !reserved.others && self.shares.keys().all(|other| other == principal) {
+            return None;
         }
         let bound = policy.principal_count_max();
-        if share.count + reserved.of_principal < bound {
-            return Admission::Room;
-        }
+        let none = Share::default();
+        let share = self.shares.get(principal).unwrap_or(&none);
         let count = share.count + reserved.of_principal;
+        if count < bound {
+            return None;
+        }
         let enough = (count - bound).saturating_add(1);
         let over = share.over_count(now_ms, enough);
         if over == enough {
-            return Admission::Room;
+            return None;
         }
-        let count = count - over;
-        Self::full(policy, share.victim(now_ms), (count, bound), share.next_free_ms(now_ms))
+        let (victim, free) = (share.victim(now_ms), share.next_free_ms(now_ms));
+        Some(Self::full(policy, victim, (count - over, bound), free))
     }
 
     fn full(

@@ -12,6 +12,7 @@ use oncelog_format::control::{Ack, AckPosition, Body, Done, JobLink, Outcome as 
 use oncelog_format::message::{AckMode, BroadcastId};
 
 use super::core::{Copy, Core, Inner, Run, Settled};
+use super::ends::{SKIPPED, fitting};
 use super::kind::{Role, Task, Verdict};
 use super::locks::Holder;
 use super::request::{Answer, outcome};
@@ -117,7 +118,7 @@ impl Inner {
             Next::Park(reason) => (Next::Park(reason), None),
         };
         if let Next::Park(reason) = next {
-            match self.park(core, id, reason) {
+            match self.park(core, id, &reason) {
                 Ok(()) => {
                     if let Some(run) = core.runs.get_mut(&id) {
                         run.ending = true;
@@ -216,7 +217,7 @@ impl Inner {
         // it fails, so does everything handed over behind it.
         let (pending, _) = self.hand_over(&mut core, vec![Body::Ack(Ack { id, positions })])?;
         note_acks(&mut core, id, &pending);
-        drop(pending);
+        self.let_go_when_durable(&mut core, id, &pending);
         Ok(())
     }
 
@@ -228,7 +229,7 @@ impl Inner {
                 if core.closing || core.failed.is_some() {
                     return;
                 }
-                core = self.handed.wait(core).unwrap_or_else(PoisonError::into_inner);
+                core = self.rest(core);
                 continue;
             };
             drop(core);
@@ -268,8 +269,10 @@ impl Inner {
                     run.cell.turned.notify_all();
                 }
                 self.let_go_of_acked(core, id);
-                // Who waits for a job is told that its ending is parked.
+                // Who waits for a job is told that its ending is parked, who waits for resources that
+                // they stay locked.
                 self.turned.notify_all();
+                core.lock_waiters.values().for_each(|waiter| waiter.notify_all());
             }
             Settled::Ended(id, ending, done_at_ms) => {
                 return self.ended(core, id, ending, done_at_ms);
@@ -286,7 +289,7 @@ impl Inner {
         ending: Ending,
         done_at_ms: u64,
     ) -> Option<BroadcastId> {
-        let run = core.take_run(id)?;
+        let run = self.take_run(core, id, &ending)?;
         self.counts.ended(&run.accepted, &ending);
         let made = run.accepted.job == JobLink::Starts && ending == Ending::Done;
         if made {
@@ -328,7 +331,8 @@ impl Inner {
     pub(crate) fn resume(&self, id: BroadcastId, reason: &str) -> Result<()> {
         let mut core = self.lock();
         check_parked(&core, id)?;
-        let body = Body::Resume(oncelog_format::control::Resume { id, reason: reason.to_owned() });
+        let reason = fitting(reason).to_owned();
+        let body = Body::Resume(oncelog_format::control::Resume { id, reason });
         let (pending, _) = self.hand_over(&mut core, vec![body])?;
         if let Some(run) = core.runs.get_mut(&id) {
             run.ending = true;
@@ -364,22 +368,23 @@ impl Inner {
             let message = format!("broadcast {id} has not a copy on every vchannel: resume it");
             return Err(Error::new(ErrorKind::InvalidInput, message));
         }
-        let ending = Ending::Failed(format!("skipped: {reason}"));
+        let ended = |reason: &str| Ending::Failed(format!("{SKIPPED}{reason}"));
         let positions = unacked(&core, id);
-        let mut batch = Vec::new();
-        if !positions.is_empty() {
-            batch.push(Body::Ack(Ack { id, positions }));
-        }
-        batch.push(Body::Skip(oncelog_format::control::Skip { id, reason: reason.to_owned() }));
-        batch.push(Body::Done(Done { id, outcome: ending.clone() }));
-        let (pending, at_ms) = self.hand_over(&mut core, batch)?;
+        let batch = |reason: &str| {
+            let acks = (!positions.is_empty())
+                .then(|| Body::Ack(Ack { id, positions: positions.clone() }));
+            let skip = oncelog_format::control::Skip { id, reason: reason.to_owned() };
+            let done = Done { id, outcome: ended(reason) };
+            acks.into_iter().chain([Body::Skip(skip), Body::Done(done)]).collect()
+        };
+        let (pending, at_ms, reason) = self.hand_over_reason(&mut core, reason, batch)?;
         if let Some(run) = core.runs.get_mut(&id) {
             run.ending = true;
         }
         drop(core);
         self.settle(pending)?;
         let mut core = self.lock();
-        self.ended(&mut core, id, ending, at_ms);
+        self.ended(&mut core, id, ended(&reason), at_ms);
         Ok(())
     }
 

@@ -13,28 +13,46 @@ use crate::lsn::Lsn;
 ///
 /// Methods added later have a default, so that an implementation goes on compiling.
 pub trait Earlier: fmt::Debug + Send {
-    /// Shows the messages below an LSN in order, at least those whose frame is not older than the
-    /// time tick; those that are trimmed are gone.
+    /// The oldest LSN that is there.
+    fn oldest(&self) -> Lsn;
+
+    /// The LSN below which no message stands whose frame is as old as a time tick, or younger; not
+    /// below the oldest one.
+    ///
+    /// # Errors
+    ///
+    /// Those of reading the channel.
+    fn begin(&mut self, tick: TimeTick) -> Result<Lsn>;
+
+    /// Shows the messages from an LSN on and below another one, in order; those that are trimmed
+    /// are gone.
     ///
     /// # Errors
     ///
     /// Those of reading the channel, and the first one of `see`.
     fn each(
         &mut self,
-        from: TimeTick,
+        from: Lsn,
         below: Lsn,
-        see: &mut dyn FnMut(&Bytes) -> Result<()>,
+        see: &mut dyn FnMut(Lsn, &Bytes) -> Result<()>,
     ) -> Result<()>;
 }
 
 impl Earlier for Log {
+    fn oldest(&self) -> Lsn {
+        self.oldest_lsn()
+    }
+
+    fn begin(&mut self, tick: TimeTick) -> Result<Lsn> {
+        self.seek_time(begin_ms(tick)).or_else(oldest)
+    }
+
     fn each(
         &mut self,
-        from: TimeTick,
+        from: Lsn,
         below: Lsn,
-        see: &mut dyn FnMut(&Bytes) -> Result<()>,
+        see: &mut dyn FnMut(Lsn, &Bytes) -> Result<()>,
     ) -> Result<()> {
-        let from = self.seek_time(begin_ms(from))?;
         let reader = match self.reader(from) {
             Err(e) => self.reader(oldest(e)?)?,
             Ok(reader) => reader,
@@ -44,17 +62,25 @@ impl Earlier for Log {
 }
 
 impl Earlier for &LogView {
+    fn oldest(&self) -> Lsn {
+        self.oldest_lsn()
+    }
+
+    fn begin(&mut self, tick: TimeTick) -> Result<Lsn> {
+        self.seek_time(begin_ms(tick)).or_else(oldest)
+    }
+
     fn each(
         &mut self,
-        from: TimeTick,
+        from: Lsn,
         below: Lsn,
-        see: &mut dyn FnMut(&Bytes) -> Result<()>,
+        see: &mut dyn FnMut(Lsn, &Bytes) -> Result<()>,
     ) -> Result<()> {
-        let from = match self.seek_time(begin_ms(from)) {
-            Err(e) => oldest(e)?,
-            Ok(from) => from,
+        let reader = match self.reader(Some(from)) {
+            Err(e) => self.reader(Some(oldest(e)?))?,
+            Ok(reader) => reader,
         };
-        show(self.reader(Some(from))?, below, see)
+        show(reader, below, see)
     }
 }
 
@@ -64,12 +90,16 @@ fn begin_ms(tick: TimeTick) -> u64 {
     tick.ms().saturating_sub(1)
 }
 
-fn show(mut reader: Reader, below: Lsn, see: &mut dyn FnMut(&Bytes) -> Result<()>) -> Result<()> {
+fn show(
+    mut reader: Reader,
+    below: Lsn,
+    see: &mut dyn FnMut(Lsn, &Bytes) -> Result<()>,
+) -> Result<()> {
     while reader.next_lsn() < below {
         match reader.next() {
             Ok(Some(record)) if record.lsn < below => {
                 if record.kind == RecordKind::MESSAGE.as_u8() {
-                    see(&record.payload)?;
+                    see(record.lsn, &record.payload)?;
                 }
             }
             Ok(_) => return Ok(()),

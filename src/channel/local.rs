@@ -13,11 +13,11 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use oncelog_format::EncodeError;
-use oncelog_format::message::{
-    LastConfirmed, MESSAGE_VERSION, Message, Property, TimeTick, Vchannel, Version,
-};
+use oncelog_format::frame_len;
+use oncelog_format::limits::{BATCH_BYTES_MAX, RECORD_LEN_MAX};
+use oncelog_format::message::{LastConfirmed, Message, TimeTick};
 
+use super::draft::{Draft, Tick, no_run};
 use super::pins::{Pins, pin_within};
 use super::{
     ChannelLimits, ChannelLog, ChannelPin, MessageReader, Outgoing, PendingMessages, Position,
@@ -37,14 +37,44 @@ use crate::sync::{AtomicU64, Mutex, MutexGuard};
 pub struct LocalChannel {
     dir: PathBuf,
     options: Options,
-    message_len_max: u64,
+    limits: ChannelLimits,
     time: Arc<LogTime>,
     /// The last tick that was given.
-    tick: Mutex<TimeTick>,
+    given: Mutex<Given>,
     /// Bytes of messages that were promised to come.
     promised: AtomicU64,
     pins: Pins,
     open: Mutex<Open>,
+}
+
+/// The last tick that was given, and the message that it was given to: without that message none
+/// would be known to be above, so that it stays.
+#[derive(Clone, Copy, Debug)]
+struct Given {
+    tick: TimeTick,
+    at: Option<Lsn>,
+    /// What retention keeps of them where those behind it are late chunks.
+    kept: Option<Lsn>,
+    /// Late chunks stand behind it.
+    is_late: bool,
+}
+
+impl Given {
+    /// Has retention keep the message with the last tick, before a batch without a new one; and no
+    /// more once another one is durable.
+    fn keep(&mut self, log: &Log, is_late: bool, confirmed: u64) {
+        let is_durable = self.at.is_some_and(|at| at.get() <= confirmed);
+        let kept = if is_durable || self.kept.is_none() {
+            self.at.filter(|_| is_late || self.is_late)
+        } else {
+            self.kept
+        };
+        if kept != self.kept {
+            log.keep_from(kept);
+            self.kept = kept;
+        }
+        self.is_late = is_late;
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -76,9 +106,18 @@ impl LocalChannel {
         options: &Options,
         time: Arc<LogTime>,
     ) -> Result<(Self, RecoveryReport)> {
-        let options = options.clone().clock(Arc::<LogTime>::clone(&time));
+        let limits = ChannelLimits {
+            message_len_max: u64::from(options.record_len_max),
+            batch_bytes_max: options.batch_bytes_max,
+        };
+        options.validate()?;
+        // What was accepted is taken whatever the limits are by then: they are those of new work.
+        let options =
+            options.clone().record_len_max(RECORD_LEN_MAX).batch_bytes_max(BATCH_BYTES_MAX);
+        let options = options.clock(Arc::<LogTime>::clone(&time));
         let (log, report) = Log::open(dir, &options)?;
-        let tick = newest_tick(&log)?;
+        let given = newest_given(&log, log.next_lsn())?;
+        log.keep_from(given.kept);
         let open = Open {
             end: log.next_lsn(),
             log,
@@ -91,10 +130,10 @@ impl LocalChannel {
         let options = options.create(CreateMode::Never);
         let channel = Self {
             dir: dir.to_owned(),
-            message_len_max: u64::from(options.record_len_max),
+            limits,
             options,
             time,
-            tick: Mutex::new(tick),
+            given: Mutex::new(given),
             promised: AtomicU64::new(0),
             pins: Pins::default(),
             open: Mutex::new(open),
@@ -105,7 +144,7 @@ impl LocalChannel {
     /// Sets the largest encoded message in bytes, where that is less than the log's largest record.
     #[must_use]
     pub fn message_len_max(mut self, len: u64) -> Self {
-        self.message_len_max = len.min(u64::from(self.options.record_len_max));
+        self.limits.message_len_max = len.min(self.limits.message_len_max);
         self
     }
 
@@ -116,8 +155,22 @@ impl LocalChannel {
         Ok(LocalReader { log, reader })
     }
 
-    fn is_long(&self, len: u64) -> bool {
-        len > self.message_len_max
+    /// Refuses what is more than new work may append.
+    fn check_new(&self, drafts: &[Draft]) -> Result<()> {
+        let max = self.limits.message_len_max;
+        if let Some(long) = drafts.iter().map(Draft::len).find(|len| *len > max) {
+            let what =
+                format!("a message is too large: expected at most {max} bytes, found {long}");
+            return Err(Error::new(ErrorKind::Limit, what));
+        }
+        let max = self.limits.batch_bytes_max;
+        let frame = |draft: &Draft| frame_len(u32::try_from(draft.len()).unwrap_or(u32::MAX));
+        let bytes = drafts.iter().map(frame).fold(0, u64::saturating_add);
+        if bytes > max {
+            let what = format!("a batch of {bytes} bytes: expected at most {max}");
+            return Err(Error::new(ErrorKind::Limit, what));
+        }
+        Ok(())
     }
 
     fn open_log(&self) -> Result<Log> {
@@ -137,38 +190,42 @@ impl LocalChannel {
         usage: Use,
     ) -> Result<Box<dyn PendingMessages>> {
         let mut drafts = messages.iter().map(Draft::new).collect::<Result<Vec<_>>>()?;
-        if let Some(long) = drafts.iter().map(|draft| draft.len()).find(|len| self.is_long(*len)) {
-            let max = self.message_len_max;
-            let what =
-                format!("a message is too large: expected at most {max} bytes, found {long}");
-            return Err(Error::new(ErrorKind::Limit, what));
+        if matches!(usage, Use::New(_)) {
+            self.check_new(&drafts)?;
         }
-        let mut last = locked(&self.tick);
+        let mut last = locked(&self.given);
         let log = self.open_log()?;
         let confirmed = log.durable_lsn().map_or(0, Lsn::get);
         // Before the log stamps the frames: a tick is not ahead of its frame.
         let now_ms = self.time.wall_ms();
-        let mut tick = *last;
+        let is_late = drafts.iter().all(|draft| !matches!(draft.tick, Tick::Fresh));
+        last.keep(&log, is_late, confirmed);
+        let mut given = *last;
+        let mut fresh = None;
         let mut ticks = Vec::with_capacity(drafts.len());
-        for draft in &mut drafts {
-            let given = match draft.tick {
+        for (at, draft) in (0_u64..).zip(&mut drafts) {
+            let tick = match draft.tick {
                 Tick::Fresh => {
-                    tick = tick
-                        .next(now_ms)
-                        .ok_or_else(|| Error::new(ErrorKind::Limit, "time ticks are used up"))?;
-                    tick
+                    let next = given.tick.next(now_ms);
+                    given.tick =
+                        next.ok_or_else(|| Error::new(ErrorKind::Limit, "time ticks are used up"))?;
+                    fresh = Some(at);
+                    given.tick
                 }
                 Tick::OfBefore => *ticks.last().ok_or_else(no_run)?,
-                Tick::Of(of) if of <= *last => of,
+                Tick::Of(of) if of <= last.tick => of,
                 Tick::Of(_) => return Err(no_run()),
             };
-            draft.stamp(given, LastConfirmed(confirmed));
-            ticks.push(given);
+            draft.stamp(tick, LastConfirmed(confirmed));
+            ticks.push(tick);
         }
         let records: Vec<&[u8]> = drafts.iter().map(|draft| draft.record.as_slice()).collect();
         let batch = Batch { kind: RecordKind::MESSAGE, records: &records };
         let pending = log.enqueue_as(batch, usage)?;
-        *last = tick;
+        if let Some(at) = fresh {
+            given.at = Lsn::new(pending.lsns().first.get().saturating_add(at));
+        }
+        *last = given;
         Ok(Box::new(LocalPending { pending, ticks }))
     }
 
@@ -214,6 +271,10 @@ impl ChannelLog for LocalChannel {
         self.open_log()?.promise(bytes)?;
         self.promised.store(bytes, Ordering::SeqCst);
         Ok(())
+    }
+
+    fn owe(&self, bytes: u64) {
+        self.promised.store(bytes, Ordering::SeqCst);
     }
 
     fn pin(&self, name: &str, from: Option<Lsn>) -> Result<ChannelPin> {
@@ -266,18 +327,15 @@ impl ChannelLog for LocalChannel {
 
     fn trim(&self, below: Lsn) -> Result<()> {
         let log = self.open_log()?;
-        // Without the message that holds the last tick, none is known to be above.
         let Some(newest) = log.durable_lsn() else { return Ok(()) };
-        let (_, holder) = newest_given(&log, newest.next())?;
-        let below = below.min(holder.unwrap_or(newest));
+        // Without the message that holds the last tick, none is known to be above.
+        let holder = locked(&self.given).at;
+        let below = below.min(holder.map_or(newest, |holder| holder.min(newest)));
         if below <= log.oldest_lsn() { Ok(()) } else { log.trim(below) }
     }
 
     fn limits(&self) -> ChannelLimits {
-        ChannelLimits {
-            message_len_max: self.message_len_max,
-            batch_bytes_max: self.options.batch_bytes_max,
-        }
+        self.limits
     }
 
     fn stats(&self) -> Option<LogStats> {
@@ -287,7 +345,7 @@ impl ChannelLog for LocalChannel {
 
     fn reopen(&self) -> Result<()> {
         // Nobody stamps meanwhile.
-        let mut last = locked(&self.tick);
+        let mut last = locked(&self.given);
         let log = {
             let mut open = locked(&self.open);
             if open.closed {
@@ -305,7 +363,9 @@ impl ChannelLog for LocalChannel {
         }
         let (log, _) = Log::open(&self.dir, &self.options)?;
         // Ticks of batches that are lost are not given again.
-        *last = newest_tick(&log)?.max(*last);
+        let found = newest_given(&log, log.next_lsn())?;
+        *last = Given { tick: found.tick.max(last.tick), ..found };
+        log.keep_from(found.kept);
         self.replace(log)
     }
 
@@ -315,85 +375,15 @@ impl ChannelLog for LocalChannel {
             let was_closed = std::mem::replace(&mut open.closed, true);
             (open.log.clone(), open.failed.clone().filter(|_| !was_closed))
         };
+        log.give_back(self.promised.load(Ordering::SeqCst));
         let closed = log.close();
         cause.map_or(closed, |cause| Err(failed(&cause)))
     }
 }
 
-/// A message that lacks its stamps: encoded before the lock is taken, with room for them.
-#[derive(Debug)]
-struct Draft {
-    record: Vec<u8>,
-    tick: Tick,
-}
-
-/// Which tick a message gets.
-#[derive(Clone, Copy, Debug)]
-enum Tick {
-    /// One of its own.
-    Fresh,
-    /// That of the chunk before it in its batch.
-    OfBefore,
-    /// That of a run which begun in an earlier batch.
-    Of(TimeTick),
-}
-
-impl Draft {
-    fn new(outgoing: &Outgoing<'_>) -> Result<Self> {
-        if outgoing.properties.value(Vchannel::KEY).is_none() {
-            return Err(Error::new(ErrorKind::InvalidInput, "a message names no vchannel"));
-        }
-        let mut properties = outgoing.properties.clone();
-        let stated = properties.get::<TimeTick>().map_err(|e| no_run().with_source(e))?;
-        properties
-            .set(&Version(MESSAGE_VERSION))
-            .and_then(|()| properties.set(&TimeTick(0)))
-            .and_then(|()| properties.set(&LastConfirmed(0)))
-            .map_err(no_encoding)?;
-        let mut record = Vec::new();
-        properties.encode(outgoing.payload, &mut record);
-        let chunk = Message::decode(&record).and_then(|message| message.chunk());
-        let tick = match chunk.map_err(|e| no_run().with_source(e))? {
-            None => Tick::Fresh,
-            Some(chunk) => match stated {
-                Some(of) => Tick::Of(of),
-                None if chunk.index() == 0 => Tick::Fresh,
-                None => Tick::OfBefore,
-            },
-        };
-        Ok(Self { record, tick })
-    }
-
-    fn len(&self) -> u64 {
-        u64::try_from(self.record.len()).unwrap_or(u64::MAX)
-    }
-
-    fn stamp(&mut self, tick: TimeTick, confirmed: LastConfirmed) {
-        for (key, value) in [(TimeTick::KEY, tick.0), (LastConfirmed::KEY, confirmed.0)] {
-            let at = Message::decode(&self.record).ok().and_then(|found| found.value_range(key));
-            if let Some(field) = at.and_then(|at| self.record.get_mut(at)) {
-                field.copy_from_slice(&value.to_le_bytes());
-            }
-        }
-    }
-}
-
-fn no_encoding(e: EncodeError) -> Error {
-    Error::new(ErrorKind::InvalidInput, "a message has no encoding").with_source(e)
-}
-
-fn no_run() -> Error {
-    Error::new(ErrorKind::InvalidInput, "a chunk belongs to no message that began before it")
-}
-
-/// The last tick that was given.
-fn newest_tick(log: &Log) -> Result<TimeTick> {
-    newest_given(log, log.next_lsn()).map(|(tick, _)| tick)
-}
-
 /// The last tick that was given below an LSN, and the message that it was given to. Chunks behind
 /// the first of their run carry an older one.
-fn newest_given(log: &Log, below: Lsn) -> Result<(TimeTick, Option<Lsn>)> {
+fn newest_given(log: &Log, below: Lsn) -> Result<Given> {
     let oldest = log.oldest_lsn();
     let mut reader = log.reader(below.max(oldest))?;
     let (mut newest, mut holder) = (TimeTick(0), None);
@@ -413,7 +403,7 @@ fn newest_given(log: &Log, below: Lsn) -> Result<(TimeTick, Option<Lsn>)> {
             break;
         }
     }
-    Ok((newest, holder))
+    Ok(Given { tick: newest, at: holder, kept: holder, is_late: true })
 }
 
 #[derive(Debug)]

@@ -1,21 +1,24 @@
 //! Chunks put together (SPEC 13.1): readers are handed whole messages, and no part of one.
 //!
 //! [`Runs`] takes the messages of a pchannel in the order of their LSNs and keeps the chunks of runs
-//! that are not whole. What it lacks of a run, because reading began in the middle of it or because
-//! too much was kept, it reads again from the channel ([`Earlier`]); so a reader may begin anywhere,
-//! and its memory is bounded whatever a channel holds. A total allocates nothing.
+//! that are not whole, or where they stand. What it lacks of a run, because reading began in the
+//! middle of it or because too much was kept, it reads again from the channel ([`Earlier`]); so a
+//! reader may begin anywhere, and its memory is bounded whatever a channel holds. A total allocates
+//! nothing.
+//!
+//! Every message before the place where reading began is read again at most once, whatever runs
+//! stand there, and a chunk that is not kept is fetched once, from where it stands. More than that
+//! is read again only for what no writer appends: a chunk behind the end of its run, or one of more
+//! runs at once than are kept.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use oncelog_format::DecodeError;
-use oncelog_format::limits::{BATCH_BYTES_MAX, RECORD_LEN_MAX};
-use oncelog_format::message::{
-    BroadcastHeader, BroadcastId, CHUNK_INDEX, CHUNK_TOTAL, Chunk, Message, Properties, Property,
-    TimeTick, Vchannel,
-};
+use oncelog_format::limits::BATCH_BYTES_MAX;
+use oncelog_format::message::{Message, TimeTick};
 
-use super::{Earlier, damaged};
+use super::Earlier;
+use super::parts::{Name, Piece, Run, is_chunk};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lsn::Lsn;
 
@@ -25,39 +28,41 @@ const RUN_COUNT_MAX: usize = 1_024;
 /// Most bytes of their chunks, with what keeping one costs; two of the largest payloads fit.
 const KEPT_BYTES_MAX: u64 = BATCH_BYTES_MAX;
 
-/// Largest payload of a message, in chunks or not: what an acceptance can carry.
-const PAYLOAD_LEN_MAX: u64 = RECORD_LEN_MAX as u64;
-
-/// What keeping a chunk costs beside its bytes, at most.
-const PART_COST: u64 = 64;
-
-/// Messages that may be read again, to begin with and for each message that is taken: what bytes
-/// that are not ours cost stays linear in their number.
+/// Messages that may be read again for chunks that come out of order, to begin with and for each
+/// message that is taken: what bytes that are not ours cost stays linear in their number.
 const AGAIN_MIN: u64 = 1 << 20;
 const AGAIN_PER_MESSAGE: u64 = 64;
 
 /// Puts the chunks of messages together.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Runs {
-    /// The oldest run first.
+    /// Those that are not whole, the oldest first.
     open: BTreeMap<Name, Run>,
     kept_bytes: u64,
-    /// The newest tick so far: a run of a later one has not begun before.
+    kept_bytes_max: u64,
+    /// All that stands from here on was seen.
+    from: Option<Lsn>,
+    /// Of runs of this tick and of later ones, every chunk so far was seen.
+    seen_from: Option<TimeTick>,
+    /// The newest tick of a run so far: one of a later tick has no chunk that was seen.
     newest: Option<TimeTick>,
     taken: u64,
     again: u64,
 }
 
-/// What names a run.
-type Name = (TimeTick, BroadcastId);
-
-/// A run that is not whole.
-#[derive(Debug)]
-struct Run {
-    total: u32,
-    vchannel: Vec<u8>,
-    parts: BTreeMap<u32, Vec<u8>>,
-    len: u64,
+impl Default for Runs {
+    fn default() -> Self {
+        Self {
+            open: BTreeMap::new(),
+            kept_bytes: 0,
+            kept_bytes_max: KEPT_BYTES_MAX,
+            from: None,
+            seen_from: None,
+            newest: None,
+            taken: 0,
+            again: 0,
+        }
+    }
 }
 
 impl Runs {
@@ -73,45 +78,121 @@ impl Runs {
     ///
     /// # Errors
     ///
-    /// `Corrupt` for a chunk that contradicts itself or one before; `Unsupported` for a chunk of
-    /// something else than a broadcast; `Limit` for a payload above 256 MiB, and where more is to
-    /// be read again than messages in order need; those of `earlier`. The same message may be given
-    /// once more then.
+    /// `Trimmed`, once for a run: its first chunk is gone, and it never will be whole; the LSN is
+    /// that behind this chunk. `Corrupt` for a chunk that contradicts itself or one before;
+    /// `Unsupported` for a chunk of something else than a broadcast; `Limit` for a payload above
+    /// 256 MiB, and where more is to be read again than messages in order need; those of `earlier`.
+    /// But for `Trimmed`, the same message may be given once more then.
     pub fn take(
         &mut self,
         lsn: Lsn,
         record: &Bytes,
         earlier: &mut dyn Earlier,
     ) -> Result<Option<Bytes>> {
+        self.from.get_or_insert(lsn);
         let Ok(message) = Message::decode(record) else { return Ok(Some(record.clone())) };
         self.taken = self.taken.saturating_add(1);
-        let newest = self.newest;
-        let tick = message.property::<TimeTick>().ok().flatten();
         if !is_chunk(&message) {
-            self.newest = newest.max(tick);
+            if self.seen_from.is_none() {
+                // Whatever has a later tick begins behind this.
+                self.seen_from = message.property::<TimeTick>().ok().flatten();
+            }
             return Ok(Some(record.clone()));
         }
         let piece = Piece::of(&message).map_err(|fault| fault.at(lsn))?;
-        let mut run = match self.close(piece.name) {
-            Some(run) => run,
-            None if newest.is_some_and(|newest| piece.name.0 > newest) => Run::of(&piece),
-            None => self.read_again(&piece, lsn, earlier)?,
-        };
-        self.newest = newest.max(tick);
+        let mut run = self.run_of(&piece, lsn, earlier)?;
+        if run.is_lost() {
+            self.keep(piece.name, run);
+            return Ok(None);
+        }
         let was_whole = run.is_whole();
+        if !was_whole
+            && run.lacks_only(piece.chunk.index())
+            && let Err(e) = run.fetch(piece.name, earlier)
+        {
+            let is_gone = e.kind() == ErrorKind::Trimmed;
+            if is_gone {
+                run.lose();
+            }
+            self.keep(piece.name, run);
+            return Err(if is_gone { trimmed(lsn) } else { e });
+        }
         run.add(&piece).map_err(|fault| fault.at(lsn))?;
         match (was_whole, run.is_whole()) {
             // Sent a second time.
             (true, _) => Ok(None),
             (false, true) => Ok(Some(run.into_message(&message))),
             (false, false) => {
+                // The first chunk is that of index 0.
+                let is_gone = run.lacks_first() && earlier.oldest() > Lsn::FIRST;
+                if is_gone {
+                    run.lose();
+                }
+                run.came_at(piece.chunk.index(), lsn);
                 self.keep(piece.name, run);
-                Ok(None)
+                if is_gone { Err(trimmed(lsn)) } else { Ok(None) }
             }
         }
     }
 
     /// What stands of a run before an LSN.
+    fn run_of(&mut self, piece: &Piece<'_>, lsn: Lsn, earlier: &mut dyn Earlier) -> Result<Run> {
+        let tick = piece.name.0;
+        if self.seen_from.is_none_or(|from| tick < from) {
+            self.widen(piece.name, lsn, earlier)?;
+        }
+        let run = match self.close(piece.name) {
+            Some(run) => run,
+            None if self.newest.is_none_or(|newest| tick > newest) => Run::of(piece),
+            // Whole, or not kept any more.
+            None => self.read_again(piece, lsn, earlier)?,
+        };
+        self.newest = self.newest.max(Some(tick));
+        Ok(run)
+    }
+
+    /// Sees what stands before the place where reading began, as far back as a run may begin.
+    fn widen(&mut self, name: Name, lsn: Lsn, earlier: &mut dyn Earlier) -> Result<()> {
+        let below = self.from.unwrap_or(lsn);
+        let begin = if earlier.oldest() < below { earlier.begin(name.0)? } else { below };
+        if begin < below {
+            let each = &mut |at: Lsn, record: &Bytes| {
+                self.note(at, record);
+                Ok(())
+            };
+            earlier.each(begin, below, each)?;
+            self.from = Some(begin);
+            let oldest = earlier.oldest();
+            if oldest > begin {
+                // Retention was faster: what was seen of these is not all that there was.
+                self.each_open(|run| run.forget_below(oldest));
+            }
+            // Those that stand there whole stand before the place where reading began.
+            let whole = self.open.iter().filter(|(other, run)| **other != name && run.is_whole());
+            let whole: Vec<Name> = whole.map(|(name, _)| *name).collect();
+            for name in whole {
+                self.close(name);
+            }
+        }
+        self.seen_from = Some(name.0);
+        Ok(())
+    }
+
+    /// Notes a message that stands before the place where reading began. What is wrong with it
+    /// whoever reads there is told.
+    fn note(&mut self, at: Lsn, record: &Bytes) {
+        let Ok(message) = Message::decode(record) else { return };
+        if !is_chunk(&message) {
+            return;
+        }
+        let Ok(piece) = Piece::of(&message) else { return };
+        let mut run = self.close(piece.name).unwrap_or_else(|| Run::of(&piece));
+        run.note(&piece, at);
+        self.newest = self.newest.max(Some(piece.name.0));
+        self.keep(piece.name, run);
+    }
+
+    /// Sees all that stands of a run before an LSN once more.
     fn read_again(
         &mut self,
         piece: &Piece<'_>,
@@ -121,24 +202,23 @@ impl Runs {
         let mut run = Run::of(piece);
         let most = AGAIN_MIN.saturating_add(self.taken.saturating_mul(AGAIN_PER_MESSAGE));
         let again = &mut self.again;
-        earlier.each(piece.name.0, lsn, &mut |record| {
+        let begin = earlier.begin(piece.name.0)?;
+        earlier.each(begin, lsn, &mut |at, record| {
             *again = again.saturating_add(1);
             if *again > most {
                 let what = "too many messages stand in chunks that are out of order";
                 return Err(Error::new(ErrorKind::Limit, what).at_lsn(lsn.get()));
             }
             let Ok(message) = Message::decode(record) else { return Ok(()) };
-            if !is_chunk(&message) {
-                return Ok(());
+            if is_chunk(&message)
+                && let Ok(other) = Piece::of(&message)
+                && other.name == piece.name
+            {
+                run.note(&other, at);
             }
-            match Piece::of(&message) {
-                Ok(other) if other.name == piece.name => {
-                    run.add(&other).map_err(|fault| fault.at(lsn))
-                }
-                // Whoever reads there is told.
-                Ok(_) | Err(_) => Ok(()),
-            }
+            Ok(())
         })?;
+        run.forget_below(earlier.oldest());
         Ok(run)
     }
 
@@ -148,11 +228,28 @@ impl Runs {
         Some(run)
     }
 
-    /// Keeps a run; what is too much is read again when its next chunk comes.
+    fn each_open(&mut self, change: impl Fn(&mut Run)) {
+        self.open.values_mut().for_each(change);
+        self.kept_bytes = self.open.values().map(Run::cost).fold(0, u64::saturating_add);
+    }
+
+    /// Keeps a run. Of what is too much the chunks are fetched when the last one comes; and if that
+    /// is too much yet, the oldest run is read again when its next chunk comes.
     fn keep(&mut self, name: Name, run: Run) {
         self.kept_bytes = self.kept_bytes.saturating_add(run.cost());
         self.open.insert(name, run);
-        while self.open.len() > RUN_COUNT_MAX || self.kept_bytes > KEPT_BYTES_MAX {
+        if self.kept_bytes > self.kept_bytes_max {
+            for run in self.open.values_mut() {
+                let before = run.cost();
+                run.let_go();
+                let freed = before.saturating_sub(run.cost());
+                self.kept_bytes = self.kept_bytes.saturating_sub(freed);
+                if self.kept_bytes <= self.kept_bytes_max {
+                    break;
+                }
+            }
+        }
+        while self.open.len() > RUN_COUNT_MAX || self.kept_bytes > self.kept_bytes_max {
             let Some((oldest, _)) = self.open.first_key_value() else { return };
             let oldest = *oldest;
             self.close(oldest);
@@ -160,104 +257,10 @@ impl Runs {
     }
 }
 
-fn is_chunk(message: &Message<'_>) -> bool {
-    [CHUNK_INDEX, CHUNK_TOTAL].iter().any(|key| message.value(key).is_some())
-}
-
-/// A chunk, taken apart.
-struct Piece<'a> {
-    name: Name,
-    chunk: Chunk,
-    vchannel: &'a [u8],
-    payload: &'a [u8],
-}
-
-/// What is wrong with a chunk.
-enum Fault {
-    Undecoded(DecodeError),
-    Kind(ErrorKind, &'static str),
-}
-
-impl Fault {
-    fn at(self, lsn: Lsn) -> Error {
-        match self {
-            Self::Undecoded(e) => damaged(lsn, e),
-            Self::Kind(kind, what) => Error::new(kind, what).at_lsn(lsn.get()),
-        }
-    }
-}
-
-impl<'a> Piece<'a> {
-    fn of(message: &Message<'a>) -> std::result::Result<Self, Fault> {
-        let chunk = message.chunk().map_err(Fault::Undecoded)?;
-        let header = message.property::<BroadcastHeader>().map_err(Fault::Undecoded)?;
-        let tick = message.property::<TimeTick>().map_err(Fault::Undecoded)?;
-        let (Some(chunk), Some(header)) = (chunk, header) else {
-            return Err(Fault::Kind(ErrorKind::Unsupported, "a chunk of no broadcast"));
-        };
-        let Some(tick) = tick else {
-            return Err(Fault::Kind(ErrorKind::Corrupt, "a chunk without a time tick"));
-        };
-        let vchannel = message.value(Vchannel::KEY).unwrap_or_default();
-        Ok(Self { name: (tick, header.id), chunk, vchannel, payload: message.payload() })
-    }
-}
-
-impl Run {
-    fn of(piece: &Piece<'_>) -> Self {
-        Self {
-            total: piece.chunk.total(),
-            vchannel: piece.vchannel.to_vec(),
-            parts: BTreeMap::new(),
-            len: 0,
-        }
-    }
-
-    fn add(&mut self, piece: &Piece<'_>) -> std::result::Result<(), Fault> {
-        if piece.chunk.total() != self.total || piece.vchannel != self.vchannel {
-            let what = "a chunk contradicts one before it of the same message";
-            return Err(Fault::Kind(ErrorKind::Corrupt, what));
-        }
-        match self.parts.get(&piece.chunk.index()) {
-            Some(part) if part == piece.payload => Ok(()),
-            Some(_) => {
-                let what = "a chunk came a second time with other bytes";
-                Err(Fault::Kind(ErrorKind::Corrupt, what))
-            }
-            None => {
-                let len = u64::try_from(piece.payload.len()).unwrap_or(u64::MAX);
-                let len = self.len.saturating_add(len);
-                if len > PAYLOAD_LEN_MAX {
-                    let what = "a message in chunks is larger than any may be";
-                    return Err(Fault::Kind(ErrorKind::Limit, what));
-                }
-                self.len = len;
-                self.parts.insert(piece.chunk.index(), piece.payload.to_vec());
-                Ok(())
-            }
-        }
-    }
-
-    fn is_whole(&self) -> bool {
-        u32::try_from(self.parts.len()) == Ok(self.total)
-    }
-
-    fn cost(&self) -> u64 {
-        let count = u64::try_from(self.parts.len()).unwrap_or(u64::MAX);
-        self.len.saturating_add(count.saturating_add(1).saturating_mul(PART_COST))
-    }
-
-    /// The message whose last chunk came: its properties are the same in all of them.
-    fn into_message(self, last: &Message<'_>) -> Bytes {
-        let mut properties = Properties::of(last);
-        properties.remove_chunk();
-        let mut record = Vec::new();
-        properties.encode(&[], &mut record);
-        record.reserve_exact(usize::try_from(self.len).unwrap_or_default());
-        // Parts go as they are copied: the payload is there little more than once.
-        self.parts.into_values().for_each(|part| record.extend_from_slice(&part));
-        record.into()
-    }
+/// Of a message something is gone; behind this chunk others may be whole.
+fn trimmed(lsn: Lsn) -> Error {
+    let what = "the first chunks of a message are trimmed, and it is not whole any more";
+    Error::new(ErrorKind::Trimmed, what).at_lsn(lsn.next().get())
 }
 
 #[cfg(test)]

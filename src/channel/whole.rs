@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use super::runs::Runs;
 use super::{Earlier, MessageReader, StoredMessage};
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 use crate::lsn::Lsn;
 
 /// Hands over whole messages: one in chunks at the LSN where its last chunk came, with the time
-/// tick that all of them carry, and never if one of them does not come.
+/// tick that all of them carry, and never if one of them does not come; of one whose first chunks
+/// are trimmed it says so.
 #[derive(Debug)]
 pub struct WholeReader {
     inner: Box<dyn MessageReader>,
@@ -39,6 +40,8 @@ impl MessageReader for WholeReader {
             match self.runs.take(stored.lsn, &stored.record, &mut *self.earlier) {
                 Ok(Some(record)) => return Ok(Some(StoredMessage { record, ..stored })),
                 Ok(None) => {}
+                // Once said, that is all there is of it.
+                Err(e) if e.kind() == ErrorKind::Trimmed => return Err(e),
                 Err(e) => {
                     self.refused = Some(stored);
                     return Err(e);

@@ -204,7 +204,16 @@ impl Driver<'_> {
         channel.reopen()?;
         let mut messages = channel.read(from)?;
         let mut have = BTreeSet::new();
-        while let Some(stored) = messages.next()? {
+        loop {
+            let next = messages.next();
+            let behind = Some(messages.next_lsn().get());
+            let stored = match next {
+                Ok(Some(stored)) => stored,
+                Ok(None) => break,
+                // Of a broadcast whose first chunks are gone: all that is a job's is pinned.
+                Err(e) if e.kind() == ErrorKind::Trimmed && e.lsn() == behind => continue,
+                Err(e) => return Err(e),
+            };
             let stamp = stored.message()?.property::<SliceStamp>();
             let Some(stamp) = stamp.map_err(|e| stored.damage(e))? else { continue };
             if stamp.job == self.id && stamp.attempt == self.attempt {

@@ -12,10 +12,10 @@
 
 use std::path::Path;
 
-use oncelog_format::limits::FRAMES_OFFSET;
+use oncelog_format::limits::{FRAMES_OFFSET, SEGMENT_BYTES_MAX};
 
 use super::Log;
-use super::dir::refusal;
+use super::dir::{NameSync, refusal};
 use super::options::Batch;
 use super::pending::Pending;
 use super::roll::{Source, next_size};
@@ -29,6 +29,9 @@ use crate::lsn::LsnRange;
 pub(crate) const RESERVE_NAME: &str = "reserve.spare";
 /// Its name until all of it was written.
 const UNFINISHED_NAME: &str = "unfinished.spare";
+
+/// Most bytes that a reserve holds: it becomes a segment.
+pub(crate) const RESERVED_MAX: u64 = SEGMENT_BYTES_MAX - FRAMES_OFFSET;
 
 /// What a batch is to a log that keeps a reserve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +103,13 @@ fn make(io: &dyn Io, dir: &Path, size: u64) -> Result<Spare> {
     let mut spare = Spare::make_at(io, dir.join(UNFINISHED_NAME), size, Reserve::Blocks)?;
     let written = write_zeros(&*spare.file, 0, size).and_then(|()| spare.file.sync());
     let path = dir.join(RESERVE_NAME);
+    let names = match NameSync::open(io, dir) {
+        Ok(names) => names,
+        Err(e) => {
+            spare.abandon(io);
+            return Err(e);
+        }
+    };
     // Synced before it has the name: what bears that has its blocks, whatever crashes.
     if let Err(e) = written.and_then(|()| io.rename(&spare.path, &path)) {
         let error = refusal("cannot write the reserve", &spare.path, e);
@@ -107,6 +117,15 @@ fn make(io: &dyn Io, dir: &Path, size: u64) -> Result<Spare> {
         return Err(error);
     }
     (spare.path, spare.filled) = (path, size);
+    #[cfg(planted)]
+    if crate::planted::is_active(crate::planted::Bug::ReserveUnsynced) {
+        return Ok(spare);
+    }
+    // Nothing counts on it before the name is durable: the next open removes any other.
+    if let Err(e) = names.sync() {
+        spare.abandon(io);
+        return Err(e);
+    }
     Ok(spare)
 }
 
@@ -265,5 +284,24 @@ impl Log {
     /// trimmed; `Poisoned`, `Closed`.
     pub(crate) fn promise(&self, bytes: u64) -> Result<()> {
         self.handle.shared.promise(bytes)
+    }
+
+    /// Gives a reserve back that is larger than what is promised needs; the next new work makes a
+    /// small one.
+    pub(crate) fn give_back(&self, promised: u64) {
+        let shared = &self.handle.shared;
+        let mut gate = shared.gate();
+        while gate.rolling || gate.kept.is_making() {
+            gate = shared.wait(gate);
+        }
+        let needed = next_size(0, promised, shared.segment_bytes_max);
+        if let Some(spare) = gate.kept.take() {
+            if spare.size > needed {
+                drop(gate);
+                spare.abandon(&*shared.io);
+            } else {
+                gate.kept.put_back(spare);
+            }
+        }
     }
 }

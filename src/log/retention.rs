@@ -107,8 +107,9 @@ pub struct Trimmed {
 pub(crate) struct Retaining {
     /// Nothing is dropped yet: who needs what is not known.
     pub(crate) is_resting: bool,
-    /// The newest record stays.
+    /// The newest record stays, and so does what is kept from here on.
     pub(crate) keeps_newest: bool,
+    pub(crate) kept_from: u64,
     /// The log was opened, a segment was sealed or could not be, a holder has let go, or the last
     /// trim was refused.
     pub(crate) is_due: bool,
@@ -119,7 +120,13 @@ pub(crate) struct Retaining {
 impl Default for Retaining {
     /// What an open leaves, whatever was looked at before it.
     fn default() -> Self {
-        Self { is_resting: false, keeps_newest: false, is_due: true, was_held: false }
+        Self {
+            is_resting: false,
+            keeps_newest: false,
+            kept_from: u64::MAX,
+            is_due: true,
+            was_held: false,
+        }
     }
 }
 
@@ -144,11 +151,12 @@ impl Gate {
         let sealed = sealed.iter().map(|segment| segment.bytes).fold(0, u64::saturating_add);
         let mut bytes = sealed.saturating_add(self.end);
         let mut count = u64::try_from(live.len()).unwrap_or(u64::MAX);
+        let newest = self.durable.lsn.min(self.retaining.kept_from);
         let mut oldest = self.oldest;
         for (segment, next) in live.iter().zip(live.iter().skip(1)) {
             // The time of the record before the successor's first.
             let age_ms = now_ms.saturating_sub(next.header.base_time_ms);
-            let is_newest = self.retaining.keeps_newest && self.durable.lsn < next.header.first_lsn;
+            let is_newest = self.retaining.keeps_newest && newest < next.header.first_lsn;
             let is_kept = is_newest
                 || retention.bytes_max.is_none_or(|max| bytes <= max)
                     && retention.segment_count_max.is_none_or(|max| count <= max)
@@ -261,6 +269,11 @@ impl Log {
     pub fn trim_by_retention(&self) -> Result<Trimmed> {
         self.handle.start_trimmer();
         self.handle.shared.trim_by_retention()
+    }
+
+    /// Keeps the segment of a record, whatever the limits say, where that of the newest one is kept.
+    pub(crate) fn keep_from(&self, lsn: Option<Lsn>) {
+        self.handle.shared.gate().retaining.kept_from = lsn.map_or(u64::MAX, Lsn::get);
     }
 
     /// Ends the rest of a retention that waited for the holders of the log to be named.

@@ -192,6 +192,10 @@ impl Segment {
                 return Ok((frames.clone(), Behind { used: frames.end, stated: 0, footer: false }));
             }
             let behind = scan::behind(&mut window, &self.header, frames.end)?;
+            #[cfg(planted)]
+            if crate::planted::is_active(crate::planted::Bug::LaterNotAsked) {
+                return Ok((frames, Behind { stated: 0, ..behind }));
+            }
             Ok((frames, behind))
         };
         read().map_err(|e| Error::io("cannot read the segment", path, e))

@@ -127,11 +127,19 @@ fn no_hostile_length_or_count_costs_more_memory_than_its_bytes() {
 struct Nothing;
 
 impl Earlier for Nothing {
+    fn oldest(&self) -> Lsn {
+        Lsn::FIRST
+    }
+
+    fn begin(&mut self, _tick: TimeTick) -> oncelog::Result<Lsn> {
+        Ok(Lsn::FIRST)
+    }
+
     fn each(
         &mut self,
-        _from: TimeTick,
+        _from: Lsn,
         _below: Lsn,
-        _see: &mut dyn FnMut(&bytes::Bytes) -> oncelog::Result<()>,
+        _see: &mut dyn FnMut(Lsn, &bytes::Bytes) -> oncelog::Result<()>,
     ) -> oncelog::Result<()> {
         Ok(())
     }

@@ -2,11 +2,14 @@
 
 mod checkpoint;
 pub(crate) mod chunks;
+mod contract;
 pub(crate) mod crash;
 pub(crate) mod decisions;
 pub(crate) mod desk;
+mod forbidden;
 mod front;
 mod history;
+mod holders;
 mod jobs;
 mod made;
 #[cfg(feature = "metrics")]

@@ -543,3 +543,25 @@ fn the_documented_configuration_is_the_default_and_names_everything() {
         assert!(page.contains(&format!("| `{name}` |")), "{name}");
     }
 }
+
+/// The command panicked where its error could not be printed, and ended with 101.
+#[test]
+fn the_exit_code_tells_what_failed_where_standard_error_is_full() {
+    let (_dir, missing) = fresh("missing");
+    let check = |args: &[&str]| {
+        let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let status = Command::new(BIN)
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(full)
+            .status()
+            .unwrap();
+        assert_eq!(status.code(), Some(run(args, b"").code), "{args:?}");
+        assert_ne!(status.code(), Some(0), "{args:?}");
+    };
+    check(&["dump", &missing]);
+    check(&["--json", "dump", &missing]);
+    check(&["--json", "dump", "--no-such"]);
+    check(&["no-such"]);
+}

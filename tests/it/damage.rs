@@ -8,6 +8,8 @@ mod fields;
 mod flips;
 mod golden;
 mod pieces;
+#[cfg(planted)]
+mod planted;
 pub(crate) mod seal;
 mod seeds;
 mod sound;

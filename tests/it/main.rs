@@ -27,6 +27,8 @@ mod cli_corpus;
 #[cfg(feature = "cli")]
 mod cli_damage;
 #[cfg(feature = "cli")]
+mod cli_once;
+#[cfg(feature = "cli")]
 mod cli_store;
 #[cfg(feature = "cli")]
 mod cli_work;

@@ -162,6 +162,7 @@ fn check_of_space(bug: Bug) -> fn() {
     use crate::broadcast::{pins, space};
     match bug {
         Bug::ReserveSpent => space::what_was_accepted_ends_on_a_full_disk_and_makes_room,
+        Bug::ReserveUnsynced => space::what_was_accepted_before_a_power_loss_ends_on_a_full_disk,
         Bug::EndUnpinned => pins::no_retention_takes_what_unfinished_work_reads_back,
         other => unreachable!("{other:?} is not a bug of space"),
     }

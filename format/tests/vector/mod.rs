@@ -60,15 +60,17 @@ pub(crate) fn all() -> &'static [Vector] {
 }
 
 fn read() -> Vec<Vector> {
-    let mut vectors: Vec<Vector> = fs::read_dir(directory())
+    let mut paths: Vec<PathBuf> = fs::read_dir(directory())
         .unwrap()
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.extension().is_some_and(|extension| extension == "hex"))
-        .map(|path| parse(&path))
         .collect();
-    vectors.sort_by(|a, b| a.name.cmp(&b.name));
-    assert!(vectors.len() > 100, "the vectors are there");
-    vectors
+    paths.sort();
+    assert!(paths.len() > 100, "the vectors are there");
+    // Half of each structure's, where reading them takes a minute; a release reads all.
+    let is_release = std::env::var("ONCELOG_PROOF").is_ok_and(|size| size == "release");
+    let step = if cfg!(miri) && !is_release { 2 } else { 1 };
+    paths.iter().step_by(step).map(|path| parse(path)).collect()
 }
 
 pub(crate) fn valid() -> Vec<&'static Vector> {

@@ -185,6 +185,8 @@ impl Whole {
                 let chunks = chunk.map(|chunk| chunk.total());
                 Ok(Some(Shown { chunks, ..Shown::plain(record) }))
             }
+            // All that is left of it.
+            Err(error) if error.kind() == ErrorKind::Trimmed => Ok(Some(Shown::plain(record))),
             Err(error) if args.skip_damage && logs::is_damage(error.kind()) => {
                 self.first_damage.get_or_insert_with(|| error.into());
                 Ok(Some(Shown::plain(record)))

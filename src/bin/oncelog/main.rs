@@ -4,8 +4,6 @@
 //! Everything it knows about logs and stores comes through the public API of the library.
 //! Besides `render`, this is the only file that prints.
 
-#![expect(clippy::print_stderr, reason = "the error of a command goes to standard error")]
-
 mod append;
 mod backup;
 mod broadcast;
@@ -27,6 +25,7 @@ mod verify;
 mod work;
 mod writer;
 
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -87,11 +86,16 @@ fn main() -> ExitCode {
         Ok(exit) => exit.into(),
         Err(failure) => {
             for one in failure.each() {
-                eprintln!("{}", render::failure(one, json));
+                tell(&render::failure(one, json));
             }
             failure.exit().into()
         }
     }
+}
+
+/// Says what failed. Where standard error is closed or full the exit code alone is left to tell it.
+fn tell(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 /// A panic that becomes the error of a hostile file is not shown besides.
@@ -122,6 +126,6 @@ fn refuse_arguments(error: &clap::Error) -> ExitCode {
     let message = lines.join(" ");
     let message = message.strip_prefix("error: ").unwrap_or(&message);
     let failure = Failure::usage(message);
-    eprintln!("{}", render::failure(&failure, true));
+    tell(&render::failure(&failure, true));
     failure.exit().into()
 }

@@ -2,7 +2,9 @@
 
 use std::thread;
 
-use oncelog_format::message::{AckMode, BroadcastHeader, BroadcastId, Chunk, Properties};
+use oncelog_format::message::{
+    AckMode, BroadcastHeader, BroadcastId, Chunk, MESSAGE_VERSION, Properties, Vchannel, Version,
+};
 
 use super::*;
 use crate::channel::VchannelReader;
@@ -397,6 +399,15 @@ fn a_channel_that_cannot_be_opened_again_says_why_and_can_be_later() {
 
 /// A chunk of a broadcast of two; of one in an earlier batch, the tick of that.
 fn chunk(id: u64, index: u32, of: Option<TimeTick>, payload: &[u8]) -> Outgoing<'_> {
+    chunk_of(id, (index, 2), of, payload)
+}
+
+fn chunk_of(
+    id: u64,
+    (index, total): (u32, u32),
+    of: Option<TimeTick>,
+    payload: &[u8],
+) -> Outgoing<'_> {
     let mut message = message("a", payload);
     let header = BroadcastHeader {
         id: BroadcastId(id),
@@ -405,7 +416,7 @@ fn chunk(id: u64, index: u32, of: Option<TimeTick>, payload: &[u8]) -> Outgoing<
         ack: AckMode::Append,
     };
     message.properties.set(&header).unwrap();
-    message.properties.set_chunk(Chunk::new(index, 2).unwrap()).unwrap();
+    message.properties.set_chunk(Chunk::new(index, total).unwrap()).unwrap();
     if let Some(of) = of {
         message.properties.set(&of).unwrap();
     }
@@ -466,8 +477,16 @@ fn ticks_ascend_over_a_reopen_and_a_trim_behind_a_late_chunk() {
     let channel = open_at(&io, START);
     let next = append(&channel, &[message("a", b"")])[0];
     assert_eq!(Some(next.time_tick), last.next(START));
-    // What is left of the run is not whole.
-    assert_eq!(payloads(&mut *channel.read(channel.oldest()).unwrap()), [&body[..], b""]);
+    // What is left of the run is not whole, and that is said, once.
+    let mut reader = channel.read(channel.oldest()).unwrap();
+    assert_eq!(reader.next().unwrap().unwrap().payload().unwrap(), body);
+    let gone = reader.next().unwrap_err();
+    let behind = reader.next_lsn();
+    assert_eq!((gone.kind(), gone.lsn()), (ErrorKind::Trimmed, Some(behind.get())));
+    assert_eq!(payloads(&mut *reader), [b""]);
+    // Whoever begins again where the error says comes to the end.
+    assert_eq!(kind(channel.read(behind).unwrap().next()), ErrorKind::Trimmed);
+    assert_eq!(payloads(&mut *channel.read(behind.next()).unwrap()), [b""]);
 }
 
 #[test]
@@ -495,11 +514,19 @@ struct Failing {
 }
 
 impl crate::channel::Earlier for Failing {
+    fn oldest(&self) -> Lsn {
+        self.log.oldest_lsn()
+    }
+
+    fn begin(&mut self, tick: TimeTick) -> Result<Lsn> {
+        crate::channel::Earlier::begin(&mut self.log, tick)
+    }
+
     fn each(
         &mut self,
-        from: TimeTick,
+        from: Lsn,
         below: Lsn,
-        see: &mut dyn FnMut(&bytes::Bytes) -> Result<()>,
+        see: &mut dyn FnMut(Lsn, &bytes::Bytes) -> Result<()>,
     ) -> Result<()> {
         if self.times > 0 {
             self.times -= 1;
@@ -507,4 +534,44 @@ impl crate::channel::Earlier for Failing {
         }
         self.log.each(from, below, see)
     }
+}
+
+/// Retention kept the newest record, which may be a late chunk, and dropped the message with the
+/// newest tick: behind a reopen ticks went back.
+#[test]
+fn ticks_ascend_over_a_reopen_behind_a_retention_that_keeps_late_chunks() {
+    let io = MemIo::default();
+    let least = crate::log::Retention::new().segment_count_max(1);
+    let open_at = |wall_ms| {
+        let time = Arc::new(LogTime::new(Arc::new(Stopped(wall_ms)), ClockLimits::new()));
+        time.start(None);
+        let options = options(&io).resting_retention(least);
+        let channel = LocalChannel::open(Path::new(DIR), &options, time).unwrap().0;
+        channel.begin_retention();
+        channel
+    };
+    let body = vec![7; 20 << 10];
+    let total = 40;
+    let mut channel = open_at(START);
+    let run = append(&channel, &[chunk_of(1, (0, total), None, &body)])[0];
+    let mut last = append(&channel, &[message("a", &body)])[0];
+    for index in 1..total {
+        append(&channel, &[chunk_of(1, (index, total), Some(run.time_tick), &body)]);
+        channel.open_log().unwrap().trim_by_retention().unwrap();
+        if index == 20 {
+            channel.close().unwrap();
+            channel = open_at(0);
+        }
+    }
+    assert!(channel.oldest() <= last.lsn, "the message with the newest tick is gone");
+    channel.close().unwrap();
+    channel = open_at(0);
+    for _ in 0..8 {
+        let next = append(&channel, &[message("a", &body)])[0];
+        assert!(next.time_tick > last.time_tick, "ticks went back");
+        last = next;
+    }
+    // Behind the next one it goes.
+    channel.open_log().unwrap().trim_by_retention().unwrap();
+    assert!(channel.oldest() > run.lsn.next());
 }

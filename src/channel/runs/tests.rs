@@ -1,32 +1,57 @@
 //! Chunks in every order, twice, in part, and from hostile hands.
 
-use oncelog_format::message::AckMode;
+use oncelog_format::message::{
+    AckMode, BroadcastHeader, BroadcastId, CHUNK_INDEX, CHUNK_TOTAL, Chunk, Properties, Property,
+    Vchannel,
+};
 
+use super::super::parts::PAYLOAD_LEN_MAX;
 use super::*;
 
-/// A channel in memory, which counts how often it is read again.
+/// A channel in memory, which counts how often it is read again, and how many messages.
 #[derive(Debug, Default)]
 struct Memory {
     records: Vec<Bytes>,
+    /// So many of the first ones are gone.
+    trimmed: usize,
     reads: usize,
+    shown: usize,
+}
+
+impl Memory {
+    fn of(records: Vec<Bytes>) -> Self {
+        Self { records, ..Self::default() }
+    }
 }
 
 impl Earlier for Memory {
-    fn each(
-        &mut self,
-        from: TimeTick,
-        below: Lsn,
-        see: &mut dyn FnMut(&Bytes) -> Result<()>,
-    ) -> Result<()> {
-        self.reads += 1;
-        let below = usize::try_from(below.get() - 1).unwrap();
+    fn oldest(&self) -> Lsn {
+        Lsn::new(self.trimmed as u64 + 1).unwrap()
+    }
+
+    fn begin(&mut self, tick: TimeTick) -> Result<Lsn> {
         // A frame is as old as the tick of a message that is not late.
         let is_old = |record: &&Bytes| {
             let message = Message::decode(record).unwrap();
-            message.property::<TimeTick>().unwrap().is_some_and(|tick| tick < from)
+            message.property::<TimeTick>().unwrap().is_some_and(|found| found < tick)
         };
-        let behind = self.records.iter().take(below).skip_while(is_old).cloned();
-        behind.collect::<Vec<_>>().iter().try_for_each(see)
+        let old = self.records.iter().skip(self.trimmed).take_while(is_old).count();
+        Ok(Lsn::new((self.trimmed + old) as u64 + 1).unwrap())
+    }
+
+    fn each(
+        &mut self,
+        from: Lsn,
+        below: Lsn,
+        see: &mut dyn FnMut(Lsn, &Bytes) -> Result<()>,
+    ) -> Result<()> {
+        self.reads += 1;
+        for lsn in from.max(self.oldest()).get()..below.get() {
+            self.shown += 1;
+            let record = &self.records[usize::try_from(lsn - 1).unwrap()];
+            see(Lsn::new(lsn).unwrap(), record)?;
+        }
+        Ok(())
     }
 }
 
@@ -74,7 +99,7 @@ fn read(memory: &mut Memory, from: usize) -> Result<Vec<(u64, Bytes)>> {
 
 #[track_caller]
 fn check(records: Vec<Bytes>, expect: &[(u64, Bytes)]) {
-    let mut memory = Memory { records, reads: 0 };
+    let mut memory = Memory::of(records);
     for from in 0..=memory.records.len() {
         let behind = expect.iter().filter(|(lsn, _)| *lsn > from as u64);
         let expect: Vec<_> = behind.cloned().collect();
@@ -85,7 +110,7 @@ fn check(records: Vec<Bytes>, expect: &[(u64, Bytes)]) {
 #[track_caller]
 fn check_refused(records: Vec<Bytes>, kind: ErrorKind) {
     let lsn = records.len() as u64;
-    let mut memory = Memory { records, reads: 0 };
+    let mut memory = Memory::of(records);
     for from in 0..memory.records.len() {
         let error = read(&mut memory, from).unwrap_err();
         assert_eq!((error.kind(), error.lsn()), (kind, Some(lsn)), "from record {from} on");
@@ -180,8 +205,7 @@ fn messages_in_order_are_never_read_again() {
         memory.records.extend([chunk(id, id, (0, 2), b"a"), chunk(id, id, (1, 2), b"b")]);
     }
     assert_eq!(read(&mut memory, 0).unwrap().len(), 99);
-    // What stands before the first chunk is looked for, there is nothing, and that is all.
-    assert_eq!(memory.reads, 1);
+    assert_eq!(memory.reads, 0);
 }
 
 #[test]
@@ -198,18 +222,131 @@ fn runs_that_never_end_cost_bounded_memory_and_others_still_come() {
         assert!(runs.open.len() <= RUN_COUNT_MAX);
     }
     assert_eq!(found, (1..=20).map(|id| whole(id, id, b"ab")).collect::<Vec<_>>());
-    assert_eq!(memory.reads, 11);
+    assert_eq!(memory.reads, 2 * 10, "looked for, and fetched");
     let kept: u64 = runs.open.values().map(Run::cost).sum();
     assert_eq!(runs.kept_bytes, kept);
 }
 
 #[test]
 fn chunks_that_are_out_of_order_on_purpose_come_to_an_end() {
-    let mut memory = Memory::default();
     // Each one claims to be older than what it stands behind.
-    memory.records.extend((1..20_000).rev().map(|tick| chunk(1, tick, (0, 2), b"")));
-    let error = read(&mut memory, 0).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Limit);
+    let older = (1..20_000).rev().map(|tick| chunk(1, tick, (0, 2), b""));
+    let mut memory = Memory::of(older.collect());
+    assert_eq!(read(&mut memory, 0).unwrap_err().kind(), ErrorKind::Limit);
+    // Each one comes behind the end of its run.
+    let mut memory = Memory::of(vec![chunk(1, 1, (0, 2), b"a"), chunk(1, 1, (1, 2), b"b")]);
+    memory.records.extend((0..20_000).map(|_| chunk(1, 1, (1, 2), b"b")));
+    assert_eq!(read(&mut memory, 0).unwrap_err().kind(), ErrorKind::Limit);
+}
+
+/// A chunk with a later tick than any before was taken for the first of its run: a message that
+/// others had begun before was never shown.
+#[test]
+fn runs_that_began_before_the_place_where_reading_does_are_whole_all_the_same() {
+    let of = |id: u64, tick: u64, index: u32| chunk(id, tick, (index, 2), b"x");
+    let records = vec![of(1, 5, 0), of(2, 8, 0), of(1, 5, 1), of(2, 8, 1)];
+    check(records, &[(3, whole(1, 5, b"xx")), (4, whole(2, 8, b"xx"))]);
+    // The same behind a chunk that came late, and one that came again.
+    let records = vec![
+        of(1, 5, 0),
+        of(2, 8, 0),
+        of(3, 9, 0),
+        whole(4, 10, b"4"),
+        of(1, 5, 0),
+        of(3, 9, 1),
+        of(1, 5, 1),
+        of(2, 8, 1),
+    ];
+    let expect = [
+        (4, whole(4, 10, b"4")),
+        (6, whole(3, 9, b"xx")),
+        (7, whole(1, 5, b"xx")),
+        (8, whole(2, 8, b"xx")),
+    ];
+    check(records, &expect);
+}
+
+/// What a reader does that goes on behind what is trimmed: each message once, or that it is gone.
+#[test]
+fn a_message_whose_first_chunks_are_trimmed_is_said_to_be_and_others_follow() {
+    let records = vec![
+        chunk(1, 1, (0, 3), b"a"),
+        chunk(2, 2, (0, 2), b"a"),
+        chunk(1, 1, (1, 3), b"b"),
+        whole(3, 3, b"3"),
+        chunk(2, 2, (1, 2), b"b"),
+        chunk(1, 1, (2, 3), b"c"),
+    ];
+    #[track_caller]
+    fn check(records: &[Bytes], trimmed: usize, gone: &[u64], expect: &[(u64, Bytes)]) {
+        let mut memory = Memory { trimmed, ..Memory::of(records.to_vec()) };
+        let (mut runs, mut found, mut told) = (Runs::new(), Vec::new(), Vec::new());
+        for (lsn, record) in (1..).zip(records).skip(trimmed) {
+            match runs.take(Lsn::new(lsn).unwrap(), record, &mut memory) {
+                Ok(whole) => found.extend(whole.map(|whole| (lsn, whole))),
+                Err(e) => {
+                    assert_eq!((e.kind(), e.lsn()), (ErrorKind::Trimmed, Some(lsn + 1)));
+                    told.push(lsn);
+                }
+            }
+        }
+        assert_eq!((&found[..], &told[..]), (expect, gone), "{trimmed} are trimmed");
+    }
+    let all = [(4, whole(3, 3, b"3")), (5, whole(2, 2, b"ab")), (6, whole(1, 1, b"abc"))];
+    check(&records, 0, &[], &all);
+    check(&records, 1, &[3], &all[..2]);
+    check(&records, 2, &[3, 5], &all[..1]);
+    check(&records, 3, &[5, 6], &all[..1]);
+    check(&records, 4, &[5, 6], &[]);
+    check(&records, 5, &[6], &[]);
+}
+
+#[test]
+fn a_chunk_that_is_trimmed_before_the_last_one_comes_is_told() {
+    let mut memory = Memory::of(vec![
+        chunk(1, 1, (0, 3), b"a"),
+        chunk(1, 1, (1, 3), b"b"),
+        chunk(1, 1, (2, 3), b"c"),
+    ]);
+    let mut runs = Runs { kept_bytes_max: 3 * 80, ..Runs::new() };
+    let mut take = |memory: &mut Memory, lsn: usize| {
+        let record = memory.records[lsn - 1].clone();
+        runs.take(Lsn::new(lsn as u64).unwrap(), &record, memory)
+    };
+    assert_eq!(take(&mut memory, 1).unwrap(), None);
+    assert_eq!(take(&mut memory, 2).unwrap(), None);
+    memory.trimmed = 1;
+    let error = take(&mut memory, 3).unwrap_err();
+    assert_eq!((error.kind(), error.lsn()), (ErrorKind::Trimmed, Some(4)));
+}
+
+/// Runs that put each other out were read again for each chunk, until the reader refused the channel
+/// for ever.
+#[test]
+fn runs_beside_each_other_that_are_more_than_is_kept_are_each_fetched_once() {
+    const CHUNKS: u32 = 500;
+    let piece = [7; 100];
+    let runs_of = |ids: std::ops::RangeInclusive<u64>| {
+        let ids: Vec<u64> = ids.collect();
+        let rounds = (0..CHUNKS).flat_map(move |index| {
+            ids.clone().into_iter().map(move |id| chunk(id, id, (index, CHUNKS), &piece))
+        });
+        rounds.collect::<Vec<_>>()
+    };
+    let mut memory = Memory::of(runs_of(1..=3));
+    let kept_bytes_max = 3 * u64::from(CHUNKS + 1) * 80 + 10_000;
+    for from in [0, 1, 700] {
+        let (mut runs, mut found) = (Runs { kept_bytes_max, ..Runs::new() }, Vec::new());
+        memory.shown = 0;
+        for (lsn, record) in (1..).zip(memory.records.clone()).skip(from) {
+            let lsn = Lsn::new(lsn).unwrap();
+            found.extend(runs.take(lsn, &record, &mut memory).unwrap());
+            assert!(runs.kept_bytes <= kept_bytes_max);
+        }
+        let payload = piece.repeat(CHUNKS as usize);
+        assert_eq!(found, (1..=3).map(|id| whole(id, id, &payload)).collect::<Vec<_>>());
+        assert!(memory.shown < 4 * 3 * CHUNKS as usize, "{} were read again", memory.shown);
+    }
 }
 
 #[test]

@@ -69,9 +69,12 @@ struct ViewMessages<'a> {
 impl Messages for ViewMessages<'_> {
     fn next(&mut self) -> Result<Option<(Lsn, Bytes)>> {
         while let Some(record) = self.reader.next()? {
-            let whole = self.runs.take(record.lsn, &record.payload, &mut self.view)?;
-            if let Some(whole) = whole {
-                return Ok(Some((record.lsn, whole)));
+            match self.runs.take(record.lsn, &record.payload, &mut self.view) {
+                Ok(Some(whole)) => return Ok(Some((record.lsn, whole))),
+                Ok(None) => {}
+                // Like all that stood before it, it is gone.
+                Err(e) if e.kind() == ErrorKind::Trimmed => {}
+                Err(e) => return Err(e),
             }
         }
         Ok(None)

@@ -12,7 +12,7 @@ use oncelog::testing::{Dice, EIO, ENOSPC, Fault, Machine, MemIo, Which, survivor
 use oncelog::{Clock, CreateMode, ErrorKind, Lsn, Result, Store, StoreOptions};
 use oncelog_format::message::{BroadcastHeader, CHUNK_TOTAL, TimeTick, Vchannel};
 
-use super::desk::{DIR, Hands, Script, assert_same, request};
+use super::desk::{DIR, Hands, Script, assert_same, request, scope};
 
 /// Largest message of a channel, in bytes: a copy of [`payload`] takes 8 chunks.
 const MESSAGE_LEN_MAX: u64 = 1_000;
@@ -263,6 +263,48 @@ fn a_run_that_was_begun_is_cut_as_it_was_whatever_the_channel_takes_by_then() {
     assert_eq!(of_a, expect.collect::<Vec<_>>());
     for stored in messages(&broadcaster, Lsn::FIRST) {
         check_whole(&stored);
+    }
+}
+
+/// What was accepted is sent under lower limits too: as it was begun, or as few chunks as it ever
+/// took. A store whose limits were below it did not open, or parked it for ever.
+#[test]
+fn what_was_accepted_is_ended_whatever_less_a_channel_takes_by_then() {
+    type Change = fn(StoreOptions) -> StoreOptions;
+    let lowered: [Change; 3] = [
+        |store| store.message_len_max(500),
+        // Less than the properties alone.
+        |store| store.message_len_max(50),
+        |store| {
+            let log = oncelog::Options::new().record_len_max(400).batch_bytes_max(600);
+            store.log(log.segment_bytes_max(64 << 10)).message_len_max(300)
+        },
+    ];
+    for change in lowered {
+        let (hands, mut begun) = (Arc::new(Hands::default()), 0);
+        for nth in 1.. {
+            let left = cut(Machine::new(), &hands, nth);
+            let (io, script) = (MemIo::new(left.machine.clone()), Arc::new(Script::default()));
+            let broadcaster = open_with(&io, &hands, &script, change);
+            let broadcaster = match broadcaster {
+                Ok(broadcaster) => broadcaster,
+                Err(e) => panic!("killed at {nth}: {e}"),
+            };
+            let is_known = broadcaster.read(|state, _| state.owner(&scope("k")).is_some());
+            if is_known {
+                begun += 1;
+                let answer = broadcaster.submit(&request("k", &payload()), None);
+                let answer = answer.unwrap_or_else(|e| panic!("killed at {nth}: {e}"));
+                let channel = broadcaster.jobs().channel("p0").unwrap();
+                let found = messages(&broadcaster, channel.oldest());
+                assert_eq!(found.len(), answer.channels.len(), "not each message once");
+                found.iter().for_each(check_whole);
+            }
+            if !left.is_cut {
+                break;
+            }
+        }
+        assert!(begun > 5, "{begun} were accepted");
     }
 }
 

@@ -14,7 +14,7 @@ use super::resource;
 
 const SOON: Option<Duration> = Some(Duration::from_millis(50));
 pub(super) const COMMIT: (&str, bool) = ("Commit", true);
-const ABORT: (&str, bool) = ("Abort", false);
+pub(super) const ABORT: (&str, bool) = ("Abort", false);
 
 /// A type of a role, without an effect of its own.
 #[derive(Debug)]
@@ -67,6 +67,18 @@ fn exclusive(key: &str) -> Request {
 pub(super) fn start(desk: &Desk, key: &str) -> (Jobs, BroadcastId) {
     let answer = desk.broadcaster.submit(&load(key), None).unwrap();
     (desk.broadcaster.jobs(), answer.id)
+}
+
+pub(super) fn state(job: BroadcastId, attempt: u32) -> JobState {
+    JobState {
+        job,
+        attempt,
+        phase: JobPhase::Importing,
+        progress: 40,
+        rows: 7,
+        reason: String::new(),
+        detail: vec![],
+    }
 }
 
 pub(super) fn plan(jobs: &Jobs, job: BroadcastId, attempt: u32) -> JobPlan {
@@ -130,15 +142,7 @@ fn records_of_a_job_are_of_its_current_attempt() {
     assert!(desk.broadcaster.pinned("p0").is_some());
     jobs.plan(first.clone()).unwrap();
     assert_eq!(jobs.plan(first.clone()).unwrap_err().kind(), ErrorKind::InvalidInput);
-    let state = |attempt| JobState {
-        job,
-        attempt,
-        phase: JobPhase::Importing,
-        progress: 40,
-        rows: 7,
-        reason: String::new(),
-        detail: vec![],
-    };
+    let state = |attempt| state(job, attempt);
     jobs.record(state(1)).unwrap();
     assert_eq!(jobs.record(state(2)).unwrap_err().kind(), ErrorKind::InvalidInput);
     let desk = desk.reopen();

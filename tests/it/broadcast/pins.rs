@@ -191,6 +191,23 @@ pub(crate) fn no_retention_takes_what_unfinished_work_reads_back() {
     assert_eq!(desk.broadcaster.submit(&asked("first"), None).unwrap().id, first);
 }
 
+/// It stayed until the end where the append acknowledges: a callback that took long, or was tried
+/// again for minutes, kept its channel at its limit, and others were refused.
+#[test]
+fn the_pin_of_what_the_append_acknowledges_ends_while_its_callback_runs() {
+    let desk = desk(AckMode::Append, Retention::new());
+    desk.script.hold();
+    unfinished(&desk, "held");
+    desk.script.wait_called();
+    wait("the pin of a callback that runs stays", || pins(&desk).is_empty());
+    assert_eq!(desk.broadcaster.pinned("p0"), None);
+    desk.script.next_retries_for_ever();
+    desk.script.let_go();
+    unfinished(&desk, "retried");
+    wait("the pin of a callback that is tried again stays", || pins(&desk).is_empty());
+    desk.script.forget();
+}
+
 #[test]
 fn jobs_pin_their_channels_until_they_are_over_also_when_a_store_is_opened_again() {
     let desk = jobs::desk();
@@ -203,6 +220,83 @@ fn jobs_pin_their_channels_until_they_are_over_also_when_a_store_is_opened_again
     assert_eq!(of_job(&desk), 1);
     desk.broadcaster.jobs().end(job, 1, jobs::COMMIT, vec![]).unwrap();
     assert_eq!(of_job(&desk), 0);
+}
+
+/// Slices that went beyond the limit kept their job from its ending, which alone would have let
+/// them go: every other broadcast of the channel was refused for good.
+#[test]
+fn a_job_that_keeps_its_channel_beyond_the_limit_ends_and_lets_go() {
+    let limit = Retention::new().bytes_max(2 * SEGMENT_BYTES);
+    for (kind, is_opened_again) in
+        [(jobs::COMMIT, false), (jobs::ABORT, false), (jobs::ABORT, true)]
+    {
+        let desk = jobs::desk();
+        let mut desk = reopened(desk, limit);
+        let (jobs, job) = jobs::start(&desk, "k");
+        jobs.plan(jobs::plan(&jobs, job, 1)).unwrap();
+        let refused = fill(&desk, job);
+        assert!(refused.to_string().contains(&format!("job {job}")), "{refused}");
+        let other = desk.broadcaster.submit(&asked("other"), None).unwrap_err();
+        assert_eq!(other.kind(), ErrorKind::StoreFull);
+        if is_opened_again {
+            desk = reopened(desk, limit);
+        }
+        let ended = desk.broadcaster.jobs().end(job, 1, kind, vec![]).unwrap();
+        assert_eq!((ended.committed, ended.mine), (kind == jobs::COMMIT, true));
+        assert_eq!(pins(&desk), []);
+        wait("nothing goes", || channel(&desk).oldest() > Lsn::FIRST);
+        desk.broadcaster.submit(&asked("other"), None).unwrap();
+    }
+}
+
+/// The same on a disk that is full: room for the ending is kept from the job's acceptance on.
+#[test]
+fn a_job_ends_on_a_full_disk() {
+    for (kind, is_opened_again) in
+        [(jobs::COMMIT, false), (jobs::ABORT, false), (jobs::ABORT, true)]
+    {
+        let desk = jobs::desk();
+        let mut desk = reopened(desk, Retention::new());
+        let (jobs, job) = jobs::start(&desk, "k");
+        jobs.plan(jobs::plan(&jobs, job, 1)).unwrap();
+        desk.io.set_free_blocks(Some(0));
+        fill(&desk, job);
+        // Control is full too.
+        let mut state = jobs::state(job, 1);
+        state.reason = "r".repeat(4_000);
+        let refused = (0..1_000).find_map(|_| jobs.record(state.clone()).err());
+        assert_eq!(refused.unwrap().kind(), ErrorKind::StoreFull);
+        if is_opened_again {
+            desk = reopened(desk, Retention::new());
+            desk.io.set_free_blocks(Some(0));
+        }
+        let ended = desk.broadcaster.jobs().end(job, 1, kind, vec![0; 12]).unwrap();
+        assert_eq!((ended.committed, ended.mine), (kind == jobs::COMMIT, true));
+        assert_eq!(pins(&desk), []);
+    }
+}
+
+/// Appends slices until there is no more room; returns the refusal.
+fn fill(desk: &Desk, job: BroadcastId) -> oncelog::Error {
+    let stamp = |row: u64| oncelog_format::message::SliceStamp {
+        job,
+        attempt: 1,
+        file: 0,
+        first_row: row,
+        rows: 1,
+    };
+    for row in 0..1_000 {
+        let message = oncelog::broadcast::SliceMessage {
+            vchannel: "a".into(),
+            stamp: stamp(row),
+            payload: vec![7; 8 << 10],
+        };
+        if let Err(e) = desk.broadcaster.jobs().append("p0", "Slice", &[message]) {
+            assert_eq!(e.kind(), ErrorKind::StoreFull);
+            return e;
+        }
+    }
+    unreachable!("it is never full")
 }
 
 #[test]

@@ -144,6 +144,37 @@ pub(crate) fn one_principal_has_the_window_alone_and_a_share_beside_others() {
     assert!(submit("x", "1").unwrap().duplicated);
 }
 
+/// A principal that was over its share evicted the keys of all others, one by one.
+#[test]
+fn a_principal_over_its_share_makes_room_with_keys_of_its_own() {
+    let desk = desk(|policy| {
+        policy.window_count_max = 8;
+        policy.principal_share_max = 25;
+        policy.window_full = WindowFull::EvictOldest;
+    });
+    let submit = |principal: &str, key: &str| {
+        desk.broadcaster.submit(&request_of(principal, key), None).unwrap()
+    };
+    let others = ["y1", "y2", "z1", "z2", "v1", "v2"];
+    others.iter().for_each(|key| drop(submit(&key[..1], key)));
+    let keys: Vec<String> = (0..20).map(|n| n.to_string()).collect();
+    for key in &keys {
+        assert!(!submit("x", key).duplicated);
+    }
+    for key in others {
+        assert!(submit(&key[..1], key).duplicated, "{key} was evicted by x");
+    }
+    // Of its own the oldest went.
+    let kept = |state: &oncelog::broadcast::State| {
+        let of_x = |key: &&String| {
+            let scope = request_of("x", key).scope.unwrap();
+            state.owner(&scope).is_some()
+        };
+        keys.iter().filter(of_x).cloned().collect::<Vec<_>>()
+    };
+    assert_eq!(desk.broadcaster.read(|state, _| kept(state)), ["18", "19"]);
+}
+
 #[test]
 pub(crate) fn a_policy_that_breaks_a_rule_leaves_the_old_one_in_force() {
     let desk = Desk::open();

@@ -4,8 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use oncelog::broadcast::{AckMode, BroadcastId, Broadcaster, Options, Policy, Request};
-use oncelog::testing::{Machine, MemIo};
+use oncelog::broadcast::{
+    AckMode, BroadcastId, Broadcaster, Options, Outcome, Policy, Request, Verdict,
+};
+use oncelog::testing::{Dice, Machine, MemIo, survivors};
 use oncelog::{
     Clock, CreateMode, Error, ErrorKind, LogView, Options as LogOptions, Result, Store,
     StoreOptions,
@@ -16,6 +18,8 @@ use crate::figures::{figure, is_release};
 
 /// Free blocks that a disk is left with, at most: enough for a reserve and three segments more.
 const FREE_MAX: u64 = 64;
+/// Bytes of frames that a reserve of the least size takes.
+const RESERVE_BYTES: usize = (64 << 10) - (12 << 10);
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
 fn open(io: &MemIo, hands: &Arc<Hands>, options: &Options) -> Result<Broadcaster> {
@@ -58,9 +62,13 @@ fn asked(key: &str) -> Request {
 
 /// Asks until it is known whether the request was accepted.
 fn accept(desk: &Desk, key: &str) -> std::result::Result<BroadcastId, Error> {
+    accept_this(desk, &asked(key))
+}
+
+fn accept_this(desk: &Desk, request: &Request) -> std::result::Result<BroadcastId, Error> {
     let begin = Instant::now();
     loop {
-        let error = desk.broadcaster.submit(&asked(key), Some(Duration::from_millis(1)));
+        let error = desk.broadcaster.submit(request, Some(Duration::from_millis(1)));
         let error = error.unwrap_err();
         match error.kind() {
             ErrorKind::InFlight | ErrorKind::Parked => {
@@ -193,6 +201,105 @@ fn a_task_that_is_parked_can_be_skipped_on_a_full_disk() {
     assert_eq!(parked.kind(), ErrorKind::Parked);
     desk.broadcaster.skip(id, &"long ".repeat(20)).unwrap();
     assert_eq!(desk.broadcaster.submit(&asked("k"), None).unwrap().id, id);
+}
+
+/// Accepts what a disk takes that is full.
+fn accepted_until_full(desk: &Desk) -> Vec<BroadcastId> {
+    let mut accepted = vec![accept_this(desk, &request("0", "p")).unwrap()];
+    desk.io.set_free_blocks(Some(0));
+    while let Ok(id) = accept_this(desk, &request(&accepted.len().to_string(), "p")) {
+        accepted.push(id);
+    }
+    assert!(accepted.len() > 10, "{} were accepted", accepted.len());
+    accepted
+}
+
+/// A reason of 60 KB took the space that the endings of fifty others had been promised.
+#[test]
+fn a_long_reason_takes_nothing_that_others_were_promised() {
+    let desk = desk();
+    let accepted = accepted_until_full(&desk);
+    // Half of them would take the whole reserve, and the tail before it.
+    let len = 2 * RESERVE_BYTES / (accepted.len() / 2);
+    assert!(len < 60_000);
+    for _ in 0..accepted.len() {
+        desk.script.next(Verdict::Fail("l".repeat(len)));
+    }
+    // The first ones fail with the longest reason that there is space for, and all of them end.
+    for (key, id) in accepted.iter().enumerate() {
+        acknowledge(&desk, *id, "a long reason");
+        let answer = desk.broadcaster.submit(&request(&key.to_string(), "p"), None);
+        let answer = answer.unwrap_or_else(|e| panic!("{key} of {}: {e}", accepted.len()));
+        assert!(matches!(answer.outcome, Outcome::Failed { .. }), "{answer:?}");
+    }
+    assert_eq!(desk.script.calls(), accepted.len() as u64, "each callback once");
+}
+
+#[test]
+fn a_task_that_is_skipped_with_a_long_reason_on_a_full_disk_takes_a_short_one() {
+    let mut policy = Policy::default();
+    policy.retry_age_max = Duration::from_millis(50);
+    let desk = desk_of(policy);
+    let accepted = accepted_until_full(&desk);
+    for (key, id) in accepted.iter().enumerate() {
+        let parked = desk.broadcaster.submit(&request(&key.to_string(), "p"), None).unwrap_err();
+        assert_eq!(parked.kind(), ErrorKind::Parked);
+        desk.broadcaster.skip(*id, &"long ".repeat(2_000)).unwrap();
+    }
+}
+
+/// What counts on a reserve may be all that a power loss leaves: others take every block that comes
+/// free.
+#[test]
+pub(crate) fn what_was_accepted_before_a_power_loss_ends_on_a_full_disk() {
+    let (mut losses, mut ended) = (0_u64, 0);
+    for seed in 0..if is_release() { 40 } else { 8 } {
+        let desk = desk();
+        let mut accepted = vec![("0".to_owned(), accept(&desk, "0").unwrap())];
+        // All that there is, or a part of it.
+        let most = if seed % 2 == 0 { 1_000 } else { 5 + seed };
+        desk.io.set_free_blocks(Some(0));
+        for key in 1..most {
+            let Ok(id) = accept(&desk, &key.to_string()) else { break };
+            accepted.push((key.to_string(), id));
+        }
+        // The tail of control alone does not hold what ends them.
+        let name = |n: u32| format!("{n:0200}");
+        let full = (0..1_000).find_map(|n| desk.broadcaster.ensure_vchannels(&[name(n)]).err());
+        assert_eq!(full.unwrap().kind(), ErrorKind::StoreFull);
+        let machine = desk.io.machine();
+        desk.io.kill();
+        drop(desk.broadcaster.close());
+        let unsynced = machine.unsynced();
+        let mut ways = survivors(&unsynced, 4, &mut Dice::new(seed));
+        ways.push(Vec::new());
+        for way in ways {
+            let mut machine = machine.power_loss(&unsynced, &way);
+            for log in ["control", "channels/p0"] {
+                drop(machine.take(format!("{DIR}/{log}/unfinished.spare")));
+            }
+            machine.set_free_blocks(Some(0));
+            let io = MemIo::new(machine);
+            let broadcaster = open(&io, &desk.hands, &desk.options).unwrap();
+            let (hands, script) = (Arc::clone(&desk.hands), Arc::clone(&desk.script));
+            let desk = Desk { io, hands, script, options: desk.options.clone(), broadcaster };
+            // New work takes what it may.
+            let mut count = 0;
+            while count < 100 && accept(&desk, &format!("more {count}")).is_ok() {
+                count += 1;
+            }
+            for (key, id) in &accepted {
+                acknowledge(&desk, *id, "a power loss");
+                let answer = desk.broadcaster.submit(&asked(key), None);
+                let answer = answer.unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+                assert_eq!((answer.id, answer.duplicated), (*id, true), "seed {seed}");
+                ended += 1;
+            }
+            losses += 1;
+        }
+    }
+    figure(13, "power losses behind which the disk was full", losses);
+    figure(13, "broadcasts accepted before them that ended", ended);
 }
 
 #[test]

@@ -176,7 +176,7 @@ fn who_waits_for_a_job_is_told_that_there_is_no_space_for_its_ending() {
 
 /// An ending that no operator has looked at yet.
 #[derive(Debug)]
-struct Stuck;
+pub(super) struct Stuck;
 
 impl MessageType for Stuck {
     fn name(&self) -> &str {
@@ -200,4 +200,43 @@ fn who_waits_for_a_job_is_told_that_its_ending_is_parked() {
     assert_eq!(told.kind(), ErrorKind::Parked);
     let waited = jobs.wait(job, None).unwrap_err();
     assert_eq!((waited.kind(), waited.broadcast_id()), (ErrorKind::Parked, told.broadcast_id()));
+}
+
+/// A reason that no record takes made a record that does not encode: the task was tried again every
+/// ten seconds, and never parked; one that had failed ran again until it was parked.
+#[test]
+fn a_reason_that_no_record_takes_is_cut_and_the_task_ends() {
+    // Characters of two bytes, cut between two of them.
+    let long = "\u{e9}".repeat(40_000);
+    let cut = |reason: &str| reason.len() > 60_000 && long.starts_with(reason);
+    let desk = Desk::open();
+    desk.script.next(Verdict::Fail(long.clone()));
+    let answer = desk.submit("fails", "p").unwrap();
+    let Outcome::Failed { reason } = &answer.outcome else { panic!("{:?}", answer.outcome) };
+    assert!(cut(reason), "{} bytes", reason.len());
+    assert_eq!(desk.script.calls(), 1);
+    desk.script.next(Verdict::Park(long.clone()));
+    let parked = desk.submit("parks", "p").unwrap_err();
+    assert_eq!(parked.kind(), ErrorKind::Parked);
+    assert_eq!(desk.script.calls(), 2);
+    // An operator's reasons are cut too.
+    let id = BroadcastId(parked.broadcast_id().unwrap());
+    desk.script.next(Verdict::Park("again".into()));
+    desk.broadcaster.resume(id, &long).unwrap();
+    assert_eq!(desk.submit("parks", "p").unwrap_err().kind(), ErrorKind::Parked);
+    desk.broadcaster.skip(id, &long).unwrap();
+    let skipped = desk.submit("parks", "p").unwrap();
+    let Outcome::Failed { reason } = &skipped.outcome else { panic!("{:?}", skipped.outcome) };
+    assert!(reason.strip_prefix("skipped: ").is_some_and(cut));
+    // One that wants another try is parked when its time is over.
+    for _ in 0..5 {
+        let (hands, again) = (Arc::clone(&desk.hands), long.clone());
+        desk.script.then(move |_| {
+            hands.pass(AGE_MAX_MS);
+            Verdict::Retry(again)
+        });
+    }
+    assert_eq!(desk.submit("retries", "p").unwrap_err().kind(), ErrorKind::Parked);
+    let desk = desk.reopen();
+    assert_eq!(desk.submit("retries", "p").unwrap_err().kind(), ErrorKind::Parked);
 }

@@ -78,13 +78,16 @@ impl Process {
 
     fn submit(&self, key: &str, payload: &str) -> Result<Answer> {
         let until = Instant::now() + Duration::from_secs(20);
+        // A process that is gone tells nobody; here its threads go on, in vain.
+        let patience = Duration::from_millis(20);
         loop {
-            // A process that is gone tells nobody; here its threads go on, in vain.
-            let patience = Some(Duration::from_millis(20));
-            let answer = self.broadcaster.submit(&request(key, payload), patience);
+            let begin = Instant::now();
+            let answer = self.broadcaster.submit(&request(key, payload), Some(patience));
+            // Only one that has failed, or is gone, lets nobody wait.
+            let has_waited = begin.elapsed() >= patience;
             // Without a fault, to ask again is all that there is to it.
             let again = answer.as_ref().is_err_and(|e| match e.kind() {
-                ErrorKind::InFlight => !self.io.is_stopped(),
+                ErrorKind::InFlight => has_waited && !self.io.is_stopped(),
                 ErrorKind::OutcomeUnknown | ErrorKind::LockTimeout => self.io.struck() == 0,
                 _ => false,
             });

@@ -24,23 +24,23 @@ const WRITERS: usize = 4_999;
 
 /// How many bits were flipped, and of how many the reference was asked.
 #[derive(Default)]
-struct Flips {
+pub(super) struct Flips {
     flips: u64,
     compared: u64,
 }
 
 /// Which of the bits are flipped, and which of the verdicts are held against the reference.
 #[derive(Clone, Copy)]
-struct Density {
+pub(super) struct Density {
     /// One byte in so many, with all of its bits or one of them.
-    bytes: usize,
-    bits: usize,
+    pub(super) bytes: usize,
+    pub(super) bits: usize,
     /// One flip in so many where no sync had promised a record.
-    compared: usize,
+    pub(super) compared: usize,
 }
 
 /// Flips the bits of a range of a file.
-fn flip_all(sound: &Sound, file: usize, range: Range<usize>, density: Density) -> Flips {
+pub(super) fn flip_all(sound: &Sound, file: usize, range: Range<usize>, density: Density) -> Flips {
     let mut directory = sound.directory.clone();
     let mut counts = Flips::default();
     for at in range.step_by(density.bytes) {

@@ -16,7 +16,13 @@ use crate::reference::judge;
 const WRITERS: usize = 211;
 
 /// Compares the verdicts on a directory that has this harm; which one it is.
-fn check(sound: &Sound, directory: &Directory, file: usize, harm: Harm, turn: usize) -> Counts {
+pub(super) fn check(
+    sound: &Sound,
+    directory: &Directory,
+    file: usize,
+    harm: Harm,
+    turn: usize,
+) -> Counts {
     let story = || format!("{}, file {file}, {harm:?}", sound.name);
     let expected = judge(&directory.files, directory.lock.as_deref());
     let seen = look_by(sound.still.with(file, harm), Path::new(DIR));
@@ -86,7 +92,7 @@ fn every_zeroed_block_has_its_verdict() {
 }
 
 /// A directory whose files were moved about.
-fn check_moved(sound: &Sound, directory: &Directory, story: &str, counts: &mut Counts) {
+pub(super) fn check_moved(sound: &Sound, directory: &Directory, story: &str, counts: &mut Counts) {
     let story = format!("{}: {story}", sound.name);
     let seen = look_by(std::sync::Arc::new(Still::new(directory)), Path::new(DIR));
     if let Err(e) = sound.is_honest(&seen, 0) {

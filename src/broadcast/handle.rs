@@ -1,0 +1,96 @@
+//! The threads of a broadcaster, and how they end.
+//!
+//! Whoever closes first waits for every thread; others wait for him, but for a callback or a type
+//! that closes: he waits for them.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, PoisonError};
+
+use super::core::Inner;
+use crate::error::Result;
+use crate::sync::thread::{self, JoinHandle};
+use crate::sync::{Condvar, Mutex};
+
+#[derive(Debug)]
+pub(super) struct Handle {
+    pub(super) inner: Arc<Inner>,
+    pub(super) threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Everything has stopped, and the store is closed.
+    stopped: Mutex<bool>,
+    stops: Condvar,
+}
+
+thread_local! {
+    /// The broadcaster, by its address, whose thread this is or which this thread closes.
+    static INSIDE: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Runs code of a broadcaster that must not wait for its close.
+pub(super) fn inside<R>(inner: &Arc<Inner>, run: impl FnOnce() -> R) -> R {
+    let before = INSIDE.replace(Arc::as_ptr(inner).addr());
+    let result = run();
+    INSIDE.set(before);
+    result
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        if let Err(e) = self.close() {
+            tracing::debug!(error = %e, "a broadcaster that was dropped closes");
+        }
+    }
+}
+
+impl Handle {
+    pub(super) fn new(inner: &Arc<Inner>) -> Self {
+        let (threads, stopped, stops) = Default::default();
+        Self { inner: Arc::clone(inner), threads, stopped, stops }
+    }
+
+    pub(super) fn close(&self) -> Result<()> {
+        let is_first = {
+            let mut core = self.inner.lock();
+            let was_closing = std::mem::replace(&mut core.closing, true);
+            self.inner.wake_all(&core);
+            !was_closing
+        };
+        if is_first {
+            return self.stop();
+        }
+        if INSIDE.get() == Arc::as_ptr(&self.inner).addr() {
+            // Whoever closes waits for this thread.
+            return Ok(());
+        }
+        let mut stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
+        while !*stopped {
+            stopped = self.stops.wait(stopped).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(stopped);
+        // What the first one was told.
+        self.inner.store.close()
+    }
+
+    /// Waits for every thread but the calling one, and closes the store.
+    fn stop(&self) -> Result<()> {
+        let inner = &self.inner;
+        for (name, kind) in &inner.types {
+            let closed = inside(inner, || catch_unwind(AssertUnwindSafe(|| kind.close())));
+            if closed.is_err() {
+                tracing::error!(message_type = name, "a type panicked when it was told to close");
+            }
+        }
+        let threads =
+            std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        for thread in threads {
+            // A callback that drops the last handle runs on one of them.
+            if thread.thread().id() != thread::current().id() && thread.join().is_err() {
+                tracing::error!("a thread of the broadcaster panicked");
+            }
+        }
+        let closed = inner.store.close();
+        *self.stopped.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.stops.notify_all();
+        closed
+    }
+}

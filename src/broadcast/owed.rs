@@ -1,0 +1,290 @@
+//! What accepted work may yet write, so that room is kept for it: its copies, its records, and of a
+//! job the ending that is to come, whatever becomes of the disk and whoever holds what.
+
+use std::collections::BTreeMap;
+
+use oncelog_format::control::{Accepted, Body, ControlRecord, JobLink, PchannelEnd};
+use oncelog_format::message::{BroadcastHeader, BroadcastId, Fingerprint, Resource};
+
+use super::copies;
+use super::core::{Core, Run};
+use super::ends;
+use super::holds::Hold;
+use super::jobs::JOB_DOMAIN;
+use super::refusal;
+use super::state::State;
+use crate::error::Result;
+use crate::log::reserve::{RESERVED_MAX, Use};
+use crate::store::Store;
+
+/// Bytes of control that the end of a task takes: Done, Park and Skip, each with its frame and a
+/// reason of [`REASON_BYTES_MAX`].
+const ENDING_BYTES: u64 = 1_280;
+
+/// Bytes of an Ack of one vchannel, with its frame.
+const ACK_BYTES: u64 = 96;
+
+/// More than a frame adds to a record.
+const FRAME_BYTES: u64 = 40;
+
+/// Bytes of a reason where there is no space for a longer one.
+pub(super) const REASON_BYTES_MAX: usize = 256;
+
+/// Lengths of the type's name and of the payload of a job's ending for which room is kept.
+const TYPE_LEN: usize = 64;
+const PAYLOAD_LEN: usize = 256;
+
+/// Bytes that a task takes in a checkpoint, about, beside what it carries, and those of all else.
+const ENTRY_BYTES: u64 = 256;
+const CHECKPOINT_BYTES: u64 = 16 << 10;
+
+/// Bytes of control that a task may yet take.
+fn control_bytes(accepted: &Accepted) -> u64 {
+    let vchannels = u64::try_from(accepted.header.vchannels.len()).unwrap_or(u64::MAX);
+    vchannels.saturating_mul(ACK_BYTES).saturating_add(ENDING_BYTES)
+}
+
+/// Bytes of control that the ending of a job takes, at most, from its acceptance on.
+fn ending_bytes(starts: &Accepted) -> u64 {
+    let names: usize = starts.header.vchannels.iter().map(|name| name.len() + 16).sum();
+    let own = names + starts.trace.as_ref().map_or(0, String::len) + 4 * PAYLOAD_LEN;
+    control_bytes(starts).saturating_add(u64::try_from(own).unwrap_or(u64::MAX))
+}
+
+/// Bytes that a task carries into a checkpoint until it is done.
+fn carried_bytes(accepted: &Accepted) -> u64 {
+    let properties = accepted.properties.iter().map(|(key, value)| key.len() + value.len());
+    let vchannels = accepted.header.vchannels.iter().map(String::len);
+    let lens = properties.chain(vchannels).chain([accepted.payload.len()]);
+    lens.map(|len| u64::try_from(len).unwrap_or(u64::MAX)).fold(0, u64::saturating_add)
+}
+
+/// What is kept for the ending of a job: bytes of control and, by pchannel, of its copies.
+#[derive(Debug, Default)]
+pub(crate) struct Promise {
+    control: u64,
+    copies: Vec<(String, u64)>,
+}
+
+impl Promise {
+    /// Of the ending of the job that a broadcast starts.
+    ///
+    /// # Errors
+    ///
+    /// `Limit` where a channel takes no such copy.
+    pub(super) fn of_ending(store: &Store, state: &State, starts: &Accepted) -> Result<Self> {
+        let vchannels = starts.header.vchannels.clone();
+        let key = u64::MAX.to_string();
+        let resources = vec![Resource { domain: JOB_DOMAIN.to_owned(), key, shared: false }];
+        let header = BroadcastHeader { vchannels, resources, ..starts.header.clone() };
+        let ends = starts.ends.iter();
+        let mut ending = Accepted {
+            header,
+            message_type: "x".repeat(TYPE_LEN),
+            scope: None,
+            fingerprint: Fingerprint { version: 1, fields: Vec::new() },
+            ends: ends.map(|end| PchannelEnd { next_lsn: u64::MAX, ..end.clone() }).collect(),
+            lifetime_ms: 0,
+            firm: true,
+            job: JobLink::Ends { job: starts.header.id, attempt: 1, commit: false },
+            properties: Vec::new(),
+            trace: starts.trace.clone(),
+            payload: vec![0; PAYLOAD_LEN],
+        };
+        let mut copies: BTreeMap<String, u64> = BTreeMap::new();
+        for vchannel in &starts.header.vchannels {
+            let Some(pchannel) = state.pchannel_of(vchannel) else { continue };
+            let Some(channel) = store.channel(pchannel) else { continue };
+            let bytes = copies::copy_bytes(&**channel, &ending, state.term(), vchannel)?;
+            let sum = copies.entry(pchannel.to_owned()).or_default();
+            *sum = sum.saturating_add(bytes);
+        }
+        if ending.ends.is_empty() {
+            let end = |pchannel: &String| PchannelEnd { pchannel: pchannel.clone(), next_lsn: 1 };
+            ending.ends = copies.keys().map(end).collect();
+        }
+        let owed = control_bytes(&ending);
+        let record = ControlRecord { at_ms: 0, body: Body::Accepted(std::sync::Arc::new(ending)) };
+        let record = record.encode().map_err(|e| {
+            refusal::invalid("the ending of the job would not encode").with_source(e)
+        })?;
+        let record = u64::try_from(record.len()).unwrap_or(u64::MAX);
+        let control = record.saturating_add(FRAME_BYTES).saturating_add(owed);
+        Ok(Self { control, copies: copies.into_iter().collect() })
+    }
+
+    pub(super) fn by_pchannel(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.copies.iter().map(|(pchannel, bytes)| (pchannel.as_str(), *bytes))
+    }
+
+    /// Bytes of copies on a pchannel.
+    pub(super) fn to(&self, pchannel: &str) -> u64 {
+        self.copies.iter().find(|(name, _)| name == pchannel).map_or(0, |(_, bytes)| *bytes)
+    }
+}
+
+/// Bytes that accepted work may yet take.
+#[derive(Debug, Default)]
+pub(crate) struct Owed {
+    control: u64,
+    copies: BTreeMap<String, u64>,
+    /// Of these, what is kept for the endings of jobs.
+    endings: BTreeMap<BroadcastId, Promise>,
+    /// What open tasks carry into a checkpoint.
+    carried: u64,
+}
+
+impl Owed {
+    pub(super) fn copies_end(&mut self, hold: &Hold) {
+        if let Some(bytes) = self.copies.get_mut(&hold.pchannel) {
+            *bytes = bytes.saturating_sub(hold.bytes);
+        }
+    }
+
+    /// Bytes of control.
+    pub(super) fn control(&self) -> u64 {
+        self.control
+    }
+
+    /// Bytes of copies on a pchannel.
+    pub(super) fn to(&self, pchannel: &str) -> u64 {
+        self.copies.get(pchannel).copied().unwrap_or_default()
+    }
+
+    pub(super) fn by_pchannel(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.copies.iter().map(|(pchannel, bytes)| (pchannel.as_str(), *bytes))
+    }
+
+    /// What is kept for a broadcast that ends a job.
+    pub(super) fn promised_to(&self, link: JobLink) -> Option<&Promise> {
+        match link {
+            JobLink::Ends { job, .. } => self.endings.get(&job),
+            _ => None,
+        }
+    }
+
+    fn add(&mut self, job: BroadcastId, promise: Promise) {
+        self.remove(job);
+        self.control = self.control.saturating_add(promise.control);
+        for (pchannel, bytes) in &promise.copies {
+            let sum = self.copies.entry(pchannel.clone()).or_default();
+            *sum = sum.saturating_add(*bytes);
+        }
+        self.endings.insert(job, promise);
+    }
+
+    fn remove(&mut self, job: BroadcastId) {
+        let Some(promise) = self.endings.remove(&job) else { return };
+        self.control = self.control.saturating_sub(promise.control);
+        for (pchannel, bytes) in &promise.copies {
+            if let Some(sum) = self.copies.get_mut(pchannel) {
+                *sum = sum.saturating_sub(*bytes);
+            }
+        }
+    }
+}
+
+impl Core {
+    /// What a batch is to control's reserve.
+    pub(crate) fn usage(&self, bodies: &[Body]) -> Use {
+        let owed = self.owed.control;
+        if let [Body::Accepted(ending)] = bodies
+            && let Some(promised) = self.owed.promised_to(ending.job)
+        {
+            // It was promised with its job, and is itself owed its end.
+            let left = owed.saturating_sub(promised.control);
+            return Use::Ending(left.saturating_add(control_bytes(ending)));
+        }
+        if !bodies.iter().all(Body::is_finishing) {
+            let new = bodies.iter().filter_map(|body| match body {
+                Body::Accepted(accepted) if accepted.job == JobLink::Starts => {
+                    Some(control_bytes(accepted).saturating_add(ending_bytes(accepted)))
+                }
+                Body::Accepted(accepted) => Some(control_bytes(accepted)),
+                Body::Attempt(attempt) => {
+                    self.state.job(attempt.job).map(|job| ending_bytes(&job.accepted))
+                }
+                _ => None,
+            });
+            let new = new.fold(self.promised_bytes(), u64::saturating_add);
+            return Use::New(new.min(RESERVED_MAX));
+        }
+        // A checkpoint frees space, and comes before what only makes it smaller.
+        let begins = |body: &Body| matches!(body, Body::Dropped(_) | Body::CheckpointBegin(_));
+        if bodies.iter().any(begins) {
+            Use::Ending(owed.saturating_add(self.checkpoint_bytes()))
+        } else if bodies.iter().any(Body::is_checkpoint) {
+            Use::Ending(owed)
+        } else if let Some(id) = bodies.iter().find_map(ends::beyond_room) {
+            // It takes what nobody else was promised.
+            let own = self.runs.get(&id).map_or(0, |run| control_bytes(&run.accepted));
+            Use::Ending(owed.saturating_sub(own))
+        } else {
+            Use::Ending(0)
+        }
+    }
+
+    /// Bytes that a checkpoint takes, about.
+    pub(crate) fn checkpoint_bytes(&self) -> u64 {
+        let tasks = u64::try_from(self.state.task_count()).unwrap_or(u64::MAX);
+        let about = tasks.saturating_mul(ENTRY_BYTES).saturating_add(CHECKPOINT_BYTES);
+        about.saturating_add(self.owed.carried).max(self.stream_bytes)
+    }
+
+    /// Bytes that control keeps for work that was accepted, and for one checkpoint.
+    pub(crate) fn promised_bytes(&self) -> u64 {
+        self.owed.control.saturating_add(self.checkpoint_bytes()).min(RESERVED_MAX)
+    }
+
+    /// Counts what a run owes, from its acceptance on. What was kept for it, as the ending of a job,
+    /// is its own by then.
+    pub(crate) fn owe(&mut self, id: BroadcastId) {
+        let Some(run) = self.runs.get(&id) else { return };
+        if let JobLink::Ends { job, .. } = run.accepted.job {
+            self.owed.remove(job);
+        }
+        self.owed.control = self.owed.control.saturating_add(control_bytes(&run.accepted));
+        self.owed.carried = self.owed.carried.saturating_add(carried_bytes(&run.accepted));
+        for hold in &run.holds {
+            let bytes = self.owed.copies.entry(hold.pchannel.clone()).or_default();
+            *bytes = bytes.saturating_add(hold.bytes);
+        }
+    }
+
+    /// Counts what the ending of a job will take, where it has none.
+    pub(crate) fn owe_ending(&mut self, store: &Store, job: BroadcastId) {
+        let starts = match self.state.job(job) {
+            Some(job) if job.over.is_some() || job.end.is_some() => return,
+            Some(job) => std::sync::Arc::clone(&job.accepted),
+            None => match self.runs.get(&job) {
+                Some(run) => std::sync::Arc::clone(&run.accepted),
+                None => return,
+            },
+        };
+        match Promise::of_ending(store, &self.state, &starts) {
+            Ok(promise) => self.owed.add(job, promise),
+            Err(e) => tracing::warn!(job = job.0, error = %e, "no room is kept for an ending"),
+        }
+    }
+
+    /// The same of a job that a run is to start.
+    pub(crate) fn owe_ending_of(&mut self, store: &Store, id: BroadcastId) {
+        if self.runs.get(&id).is_some_and(|run| run.accepted.job == JobLink::Starts) {
+            self.owe_ending(store, id);
+        }
+    }
+
+    /// Nothing is kept any more for the ending of a job that was not made.
+    pub(crate) fn disown_ending(&mut self, job: BroadcastId) {
+        self.owed.remove(job);
+    }
+
+    /// Takes a run out that has ended; it holds nothing any more.
+    pub(crate) fn take_run(&mut self, id: BroadcastId) -> Option<Run> {
+        let mut run = self.runs.remove(&id)?;
+        self.owed.control = self.owed.control.saturating_sub(control_bytes(&run.accepted));
+        self.owed.carried = self.owed.carried.saturating_sub(carried_bytes(&run.accepted));
+        run.holds.drain(..).for_each(|hold| self.owed.copies_end(&hold));
+        Some(run)
+    }
+}

@@ -1,0 +1,221 @@
+//! The contract under load: crowds of callers of one key, and what stands when one is answered.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+
+use oncelog::broadcast::{Answer, MessageType, Opening, Options, Policy};
+use oncelog::testing::{CallKind, Machine, MemIo};
+use oncelog::{CreateMode, Error, ErrorKind, StoreOptions};
+
+use super::desk::{DIR, Desk, LONG, Script, assert_same, copies, request, wait};
+use crate::figures::figure;
+
+/// Holds every sync while it is shut.
+#[derive(Debug, Default)]
+struct Gate {
+    state: Mutex<(bool, usize)>,
+    turned: Condvar,
+}
+
+impl Gate {
+    fn on(io: &MemIo) -> Arc<Self> {
+        let gate = Arc::new(Self::default());
+        let ours = Arc::clone(&gate);
+        io.observe(move |_, kind| {
+            if kind == CallKind::Sync {
+                ours.pass();
+            }
+        });
+        gate
+    }
+
+    fn pass(&self) {
+        let mut state = self.state.lock().unwrap();
+        state.1 += 1;
+        self.turned.notify_all();
+        // A test that fails opens nothing.
+        drop(self.turned.wait_timeout_while(state, LONG, |state| state.0).unwrap());
+    }
+
+    fn shut(&self) {
+        *self.state.lock().unwrap() = (true, 0);
+    }
+
+    /// Waits until a sync stands before the gate.
+    fn wait_met(&self) {
+        let state = self.state.lock().unwrap();
+        let waited = self.turned.wait_timeout_while(state, LONG, |state| state.1 == 0).unwrap();
+        assert!(!waited.1.timed_out(), "no sync came");
+    }
+
+    fn open(&self) {
+        self.state.lock().unwrap().0 = false;
+        self.turned.notify_all();
+    }
+}
+
+/// What a power loss at this moment leaves says the same of the key.
+fn check_durable(desk: &Desk, answer: &Answer) {
+    let machine: Machine = desk.io.machine();
+    let unsynced = machine.unsynced();
+    // Nothing that was not synced survives.
+    let left = machine.power_loss(&unsynced, &[]);
+    let view = oncelog::broadcast::StoreView::open(DIR, Arc::new(MemIo::new(left))).unwrap();
+    let task = view.state().task(answer.id).unwrap();
+    assert_eq!(task.done.as_ref().map(|(_, at_ms)| *at_ms), Some(answer.done_at_ms));
+    assert_eq!(task.acks.iter().flatten().count(), answer.channels.len());
+    assert!(desk.script.effects().contains(&answer.id));
+}
+
+/// So many callers ask for one key at once; the disk and the callback are held in turn.
+fn check_crowd(count: usize) {
+    let desk = Desk::open();
+    let gate = Gate::on(&desk.io);
+    let [begun, answered, looked] = [(); 3].map(|()| AtomicUsize::new(0));
+    let nobody = || assert_eq!(answered.load(Ordering::SeqCst), 0, "answered before the effect");
+    gate.shut();
+    desk.script.hold();
+    let answers: Vec<Answer> = std::thread::scope(|threads| {
+        let ask = || {
+            begun.fetch_add(1, Ordering::SeqCst);
+            let answer = desk.submit("k", "p").unwrap();
+            answered.fetch_add(1, Ordering::SeqCst);
+            if looked.fetch_add(1, Ordering::SeqCst) < 4 {
+                check_durable(&desk, &answer);
+            }
+            answer
+        };
+        let callers: Vec<_> = (0..count).map(|_| threads.spawn(ask)).collect();
+        // The acceptance waits for the disk, and so does everybody who asks.
+        gate.wait_met();
+        wait("callers", || begun.load(Ordering::SeqCst) == count);
+        nobody();
+        gate.open();
+        // It is durable, and the effect is not there.
+        desk.script.wait_called();
+        wait("callers", || desk.broadcaster.stats().callers_waiting == count as u64 - 1);
+        nobody();
+        gate.shut();
+        desk.script.let_go();
+        // The effect is there, and its end waits for the disk.
+        gate.wait_met();
+        wait("the effect", || !desk.script.effects().is_empty());
+        nobody();
+        gate.open();
+        callers.into_iter().map(|caller| caller.join().unwrap()).collect()
+    });
+    assert_eq!(answers.iter().filter(|answer| !answer.duplicated).count(), 1);
+    answers.iter().for_each(|answer| assert_same(answer, &answers[0]));
+    assert_eq!(desk.copies(answers[0].id), 2);
+    assert_eq!((desk.script.effects().len(), desk.script.calls()), (1, 1));
+    assert_eq!(desk.broadcaster.stats().callers_waiting, 0);
+}
+
+#[test]
+fn two_dozen_callers_of_one_key_are_one_broadcast_and_none_hears_before_its_effect_is_durable() {
+    check_crowd(24);
+}
+
+#[test]
+fn a_thousand_callers_of_one_key_are_one_broadcast_and_none_hears_before_its_effect_is_durable() {
+    check_crowd(1_000);
+    figure(13, "callers of one key at once, one broadcast", 1_000);
+}
+
+/// Opens in the background what a desk had closed or lost.
+fn begin(io: &MemIo, policy: Policy) -> Opening {
+    let store = StoreOptions::new().create(CreateMode::IfMissing).io(Arc::new(io.clone()));
+    let script: Arc<dyn MessageType> = Arc::new(Script::default());
+    Opening::begin(DIR, store, Options::new().policy(policy).register(script)).unwrap()
+}
+
+#[test]
+fn a_store_that_is_being_replayed_says_recovering_and_then_answers_as_before() {
+    let desk = Desk::open();
+    let original = desk.submit("k", "p").unwrap();
+    desk.broadcaster.close().unwrap();
+    let io = MemIo::new(desk.io.machine());
+    let gate = Gate::on(&io);
+    gate.shut();
+    // What it records at its open waits for the disk.
+    let mut policy = Policy::default();
+    policy.window_count_max = 1_000;
+    let opening = begin(&io, policy);
+    gate.wait_met();
+    for _ in 0..2 {
+        let early = opening.broadcaster().unwrap_err();
+        assert_eq!(early.kind(), ErrorKind::Recovering);
+        assert!(early.is_retryable() && early.retry_after().is_some());
+    }
+    gate.open();
+    let broadcaster = opening.wait(None).unwrap();
+    assert_same(&original, &broadcaster.submit(&request("k", "p"), None).unwrap());
+    broadcaster.close().unwrap();
+    // One that cannot be opened says so to everybody.
+    let opening = begin(&io, too_short());
+    for _ in 0..2 {
+        let error = opening.wait(None).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        assert!(std::error::Error::source(&error).is_some());
+    }
+}
+
+/// Both values, in words.
+#[track_caller]
+fn check_names_both(error: &Error) {
+    assert_eq!(
+        (error.kind(), error.fields()),
+        (ErrorKind::InvalidInput, &["task_retention".to_owned()][..])
+    );
+    let text = error.to_string();
+    for value in ["172800s", "172799.999s"] {
+        assert!(text.contains(value), "{value} is not in {text}");
+    }
+}
+
+fn too_short() -> Policy {
+    let mut policy = Policy::default();
+    policy.task_retention = policy.window_lifetime * 2 - std::time::Duration::from_millis(1);
+    policy
+}
+
+#[test]
+fn a_job_retention_below_twice_the_window_is_refused_at_load_and_at_refresh_with_both_values() {
+    let desk = Desk::open();
+    let original = desk.submit("k", "p").unwrap();
+    check_names_both(&desk.broadcaster.refresh(too_short()).unwrap_err());
+    assert_eq!(desk.broadcaster.policy(), Policy::default());
+    assert_same(&original, &desk.submit("k", "p").unwrap());
+    desk.broadcaster.close().unwrap();
+    let options = desk.options.clone().policy(too_short());
+    let opened = Desk::on(desk.io.machine(), Arc::clone(&desk.hands), Arc::default(), options);
+    check_names_both(&opened.err().unwrap());
+    // The store is free, and as it was.
+    let script = Arc::new(Script::default());
+    let options = Options::new().register(Arc::<Script>::clone(&script));
+    let desk = Desk::on(desk.io.machine(), desk.hands, script, options).unwrap();
+    assert_same(&original, &desk.submit("k", "p").unwrap());
+}
+
+#[test]
+fn a_filled_window_refuses_each_new_key_and_keeps_every_old_answer() {
+    let mut policy = Policy::default();
+    policy.window_count_max = 200;
+    let desk = Desk::with(Arc::default(), |options| options.policy(policy));
+    let key = |n: usize| format!("k{n}");
+    let answers: Vec<_> = (0..200).map(|n| desk.submit(&key(n), "p").unwrap()).collect();
+    let check = |desk: &Desk| {
+        for n in 200..220 {
+            let error = desk.submit(&key(n), "p").unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::WindowFull, "{error}");
+        }
+        for (n, answer) in answers.iter().enumerate() {
+            assert_same(answer, &desk.submit(&key(n), "p").unwrap());
+        }
+    };
+    check(&desk);
+    let desk = desk.reopen();
+    check(&desk);
+    // Nothing was sent for those that were refused.
+    assert_eq!(copies(&desk.broadcaster).len(), 2 * answers.len());
+}

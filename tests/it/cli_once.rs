@@ -1,0 +1,124 @@
+//! The contract from outside: processes that are killed, and processes that follow them.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::cli::{fresh, run};
+use crate::figures::figure;
+
+/// Processes that follow one another with one key.
+const PROCESSES: u32 = 50;
+
+fn begin(store: &str, key: &str) -> Child {
+    Command::new(env!("CARGO_BIN_EXE_oncelog"))
+        .args(["broadcast", store, "--type", "Noop", "--vchannels", "a,b,c", "--key", key])
+        .args(["--payload", "p", "--json"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// What a process that may have been killed had said.
+fn said(child: &mut Child) -> Option<Value> {
+    let mut out = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+    out.strip_suffix('\n').map(|line| serde_json::from_str(line).unwrap())
+}
+
+/// How long a whole run takes on this machine at this moment.
+fn whole() -> Duration {
+    let (_dir, store) = fresh("store");
+    let began = Instant::now();
+    assert!(begin(&store, "k").wait().unwrap().success());
+    began.elapsed()
+}
+
+#[test]
+fn fifty_processes_that_are_killed_in_turn_are_one_broadcast_with_one_expiry() {
+    let (_dir, store) = fresh("store");
+    let (mut answers, mut kills) = (Vec::new(), 0);
+    let whole = whole();
+    for turn in 0..PROCESSES {
+        let mut child = begin(&store, "k");
+        // From the first call of the process to behind its last; every fifth is left alone.
+        let moment = whole * (turn * 7 % PROCESSES) / PROCESSES;
+        let began = Instant::now();
+        while turn % 5 != 4 && began.elapsed() < moment {
+            std::hint::spin_loop();
+        }
+        if turn % 5 != 4 {
+            child.kill().unwrap();
+        }
+        answers.extend(said(&mut child));
+        let mut complaint = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut complaint).unwrap();
+        let status = child.wait().unwrap();
+        kills += u32::from(status.signal() == Some(9));
+        assert!(status.success() || status.signal() == Some(9), "{status}: {complaint}");
+    }
+    assert!(kills > 0, "nobody was killed");
+    let of = |key: &str| -> BTreeSet<String> {
+        answers.iter().map(|answer| answer[key].to_string()).collect()
+    };
+    for key in ["broadcast_id", "expires_at", "accepted_at", "done_at", "channels"] {
+        assert_eq!(of(key).len(), 1, "{key}: {:?}", of(key));
+    }
+    let originals = answers.iter().filter(|answer| answer["duplicated"] == false).count();
+    assert!(originals <= 1, "{originals} originals");
+    let dump = run(&["dump", &store, "--json"], b"").objects();
+    for vchannel in ["a", "b", "c"] {
+        let copies = dump.iter().filter(|row| row["vchannel"] == vchannel).count();
+        assert_eq!(copies, 1, "{vchannel}");
+    }
+    figure(13, "processes with one key, killed in turn, one broadcast", PROCESSES);
+    figure(13, "of them killed", kills);
+}
+
+#[test]
+fn a_filled_window_refuses_from_outside_with_six_and_keeps_every_old_answer() {
+    let (dir, store) = fresh("store");
+    let file = dir.path().join("oncelog.toml");
+    fs::write(&file, "[retention]\nwindow_count_max = 3\n").unwrap();
+    let ask = |key: &str| {
+        let args = ["broadcast", &store, "--type", "Noop", "--vchannels", "a", "--key", key];
+        let run = run(&[&args[..], &["--json", "--config", file.to_str().unwrap()]].concat(), b"");
+        (run.code, run.objects().pop().unwrap_or_default(), run.error())
+    };
+    let answers: Vec<_> = ["1", "2", "3"].map(|key| (key, ask(key))).into();
+    for key in ["4", "5"] {
+        let (code, _, error) = ask(key);
+        assert_eq!((code, &error["kind"]), (6, &"WindowFull".into()), "{error}");
+        assert!(error["retry_after_ms"].as_u64().unwrap() > 0);
+    }
+    for (key, (code, first, _)) in &answers {
+        let (again_code, again, error) = ask(key);
+        assert_eq!((code, again_code), (&0, 0), "{error}");
+        assert_eq!(again["duplicated"], true);
+        for name in ["broadcast_id", "expires_at", "channels"] {
+            assert_eq!(again[name], first[name], "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_job_retention_below_twice_the_window_is_refused_from_outside_with_both_values() {
+    let (dir, store) = fresh("store");
+    let file = dir.path().join("oncelog.toml");
+    fs::write(&file, "[retention]\nwindow_lifetime = \"25h\"\n").unwrap();
+    let args = ["broadcast", &store, "--type", "Noop", "--vchannels", "a", "--key", "k", "--json"];
+    let refused = run(&[&args[..], &["--config", file.to_str().unwrap()]].concat(), b"");
+    assert_eq!((refused.code, &refused.error()["kind"]), (2, &"InvalidInput".into()));
+    let message = refused.error()["message"].to_string();
+    for value in ["180000s", "172800s"] {
+        assert!(message.contains(value), "{value} is not in {message}");
+    }
+    assert!(!std::path::Path::new(&store).exists());
+}
