@@ -35,7 +35,7 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
             "bytes": report.bytes,
         }))?;
     } else {
-        let last = report.last_lsn.map_or("none".to_owned(), |last| count(last.get()));
+        let last = report.last_lsn.map_or_else(|| "none".to_owned(), |last| count(last.get()));
         let oldest = count(report.oldest_lsn.get());
         let (segments, bytes) = (count(report.segment_count), count(report.bytes));
         out.line(&format!(

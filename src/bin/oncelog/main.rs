@@ -95,7 +95,7 @@ fn main() -> ExitCode {
 
 /// Says what failed. Where standard error is closed or full the exit code alone is left to tell it.
 fn tell(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
+    drop(writeln!(std::io::stderr(), "{line}"));
 }
 
 /// A panic that becomes the error of a hostile file is not shown besides.
