@@ -155,8 +155,8 @@ impl Broadcaster {
     ///
     /// # Errors
     ///
-    /// `InvalidInput`, `Conflict`, `WindowFull`, `StoreFull`, `Limit`, `LockTimeout`: refused, the
-    /// key is not consumed. `OutcomeUnknown`: not known, ask again with the same key and payload.
+    /// `InvalidInput`, `Conflict`, `WindowFull`, `StoreFull`, `Limit`, `LockTimeout`, `Io`: refused,
+    /// the key is not consumed. `OutcomeUnknown`: not known, ask again with the same key and payload.
     /// `InFlight`, `Parked`: accepted and not done. `Poisoned`, `Closed`. Without a timeout `InFlight`
     /// comes as soon as there is no space for a copy or a record of what was accepted, with that as
     /// its source; the task goes on when there is.

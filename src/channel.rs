@@ -212,7 +212,8 @@ pub trait ChannelLog: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     ///
     /// A refusal: nothing was written. `InvalidInput` for no message, one without a vchannel, or a
-    /// chunk that states no run and stands next to none; `Limit`, `StoreFull`; `Poisoned` after a failed append, `Closed`.
+    /// chunk that states no run and stands next to none; `Limit`, `StoreFull`; `Poisoned` after a
+    /// failed append, `Closed`.
     ///
     /// # Durability
     ///
@@ -300,8 +301,8 @@ pub trait ChannelLog: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// Those of [`Log::trim`](crate::Log::trim): `StoreFull` where there is no space to say so, `Pinned`
-    /// where somebody holds one of them, `Corrupt` while the cursors are damaged, `Io`,
+    /// Those of [`Log::trim`](crate::Log::trim): `StoreFull` where there is no space to say so,
+    /// `Pinned` where somebody holds one of them, `Corrupt` while the cursors are damaged, `Io`,
     /// `OutcomeUnknown`, `Poisoned`, `Closed`.
     ///
     /// # Durability

@@ -45,7 +45,8 @@ pub enum ErrorKind {
     OutcomeUnknown,
     /// The work waits for an operator.
     Parked,
-    /// Another writer took over: stop.
+    /// Another writer took over: stop. Local directories have one owner by a lock, so no call of
+    /// this version answers it; it is for channels that several machines can reach.
     Fenced,
     /// A format version or feature that this version does not know.
     Unsupported,
@@ -235,8 +236,8 @@ impl Error {
     /// True when asking again may succeed, unchanged, of a broadcast or an import, whose key keeps
     /// it from happening twice.
     ///
-    /// An append has no key. After [`ErrorKind::OutcomeUnknown`] of one, open the log again and look
-    /// whether the record stands at [`Error::lsn`] before it is appended again; after
+    /// An append has no key. After [`ErrorKind::OutcomeUnknown`] of one, open the log again and
+    /// look whether the record stands at [`Error::lsn`] before it is appended again; after
     /// [`ErrorKind::Poisoned`], open the log again first: on the same [`Log`](crate::Log) no call
     /// that writes succeeds any more.
     #[must_use]

@@ -5,7 +5,7 @@
 //!
 //! # Order
 //!
-//! A new store is made in the order of SPEC 10: the lock file first, its identity last, so that a
+//! A new store is made in the order of SPEC 4.2: the lock file first, its identity last, so that a
 //! store whose making was cut off is told from one whose logs are gone.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,6 +23,7 @@ use crate::io::{DirEntry, EntryKind, Io, OpenHow};
 use crate::log::dir::{
     DirLock, absolute, make_named, sync_dir, sync_parent, sync_parent_if_allowed,
 };
+use crate::log::facts::LOCK_NAME;
 use crate::log::{CreateMode, Log, Options, Record, RecordKind, RecoveryReport, Retention};
 use crate::sync::Mutex;
 
@@ -348,7 +349,7 @@ fn prepare(io: &dyn Io, dir: &Path, create: CreateMode) -> Result<()> {
         }
         Some(EntryKind::Dir) => {
             let entries = list(io, dir)?;
-            if entries.iter().any(|entry| entry.name == "LOCK") {
+            if entries.iter().any(|entry| entry.name == LOCK_NAME) {
                 let exists = identity(io, dir)?.is_some();
                 if exists && create == CreateMode::Always {
                     let what = "there is a store already";
@@ -378,7 +379,7 @@ fn no_store(dir: &Path) -> Error {
 
 /// The identity in the lock file; `None` while the store is not made.
 pub(crate) fn identity(io: &dyn Io, dir: &Path) -> Result<Option<Uuid>> {
-    let path = dir.join("LOCK");
+    let path = dir.join(LOCK_NAME);
     let file = io.open(&path, OpenHow::Read).and_then(|file| {
         let mut content = [0; LOCK_CONTENT_LEN];
         let len = file.read_full_at(&mut content, 0)?;
@@ -437,7 +438,7 @@ fn holds_log(io: &dyn Io, path: &Path) -> Result<bool> {
     }
     let is_of_log = |entry: &DirEntry| {
         let segment = entry.name.to_str().and_then(parse_segment_name);
-        entry.kind == EntryKind::File && (entry.name == "LOCK" || segment.is_some())
+        entry.kind == EntryKind::File && (entry.name == LOCK_NAME || segment.is_some())
     };
     Ok(list(io, path)?.iter().any(is_of_log))
 }
@@ -471,7 +472,6 @@ mod tests {
 
     use super::*;
 
-    /// Who lost the race to make the directory was told of an error of the system.
     #[test]
     fn a_store_whose_logs_would_trim_themselves_is_refused() {
         let home = tempfile::tempdir().unwrap();
@@ -482,6 +482,7 @@ mod tests {
         assert_eq!((refused.kind(), dir.exists()), (ErrorKind::InvalidInput, false));
     }
 
+    /// Who lost the race to make the directory was told of an error of the system.
     #[test]
     fn rivals_that_make_one_store_are_told_that_it_is_busy() {
         let home = tempfile::tempdir().unwrap();

@@ -2,7 +2,8 @@
 //!
 //! Every structure that reaches a disk or a channel is encoded and decoded here: segment headers,
 //! slots and footers ([`segment`], [`footer`]), the lock file ([`lock`]), cursors ([`cursor`]),
-//! frames ([`frame`]), messages with their typed properties ([`message`]) and control records ([`control`]).
+//! frames ([`frame`]), messages with their typed properties ([`message`]) and control records
+//! ([`control`]).
 //!
 //! # What it promises
 //!

@@ -271,6 +271,8 @@ impl Inner {
                 }
                 Err(e)
             }
+            // Refused before a byte was written, for want of a descriptor, say: nothing is unknown.
+            Err(e) if e.kind() == ErrorKind::Io && !self.store.control().stats().poisoned => Err(e),
             Err(e) => {
                 let cause = Arc::new(e);
                 self.fail(core, Arc::clone(&cause));

@@ -315,3 +315,10 @@ fn hold_plan(store: &Store, core: &mut Core, job: BroadcastId) -> Result<()> {
     }
     Ok(())
 }
+
+/// Where the acks of a task end.
+pub(super) fn note_acks(core: &mut Core, id: BroadcastId, pending: &Pending) {
+    if let Some(run) = core.runs.get_mut(&id) {
+        run.acked_at = Some(pending.lsns().last);
+    }
+}

@@ -21,6 +21,8 @@ impl Inner {
         while core.usable().is_ok() {
             let now = self.monotonic();
             if now < due {
+                // A shorter interval counts from when it was set.
+                due = due.min(now.saturating_add(core.policy.check_interval));
                 let waited = self.turned.wait_timeout(core, due.saturating_sub(now));
                 core = waited.unwrap_or_else(PoisonError::into_inner).0;
                 continue;

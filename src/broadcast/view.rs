@@ -11,6 +11,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::io::{EntryKind, Io};
 use crate::log::LogView;
 use crate::log::dir::absolute;
+use crate::log::facts::LOCK_NAME;
 use crate::lsn::Lsn;
 use crate::store::{
     CHANNEL_GONE, CHANNELS, CONTROL, LOCK_GONE, expect_log, identity, list, pchannel_dirs,
@@ -40,10 +41,10 @@ impl StoreView {
             Err(e) => return Err(Error::io("cannot look at the path", dir, e)),
         };
         let has = |name: &str| entries.iter().any(|entry| entry.name == name);
-        if !has("LOCK") && has(CONTROL) {
+        if !has(LOCK_NAME) && has(CONTROL) {
             return Err(Error::new(ErrorKind::Corrupt, LOCK_GONE).at_path(dir));
         }
-        if !has("LOCK") || identity(&*io, dir)?.is_none() {
+        if !has(LOCK_NAME) || identity(&*io, dir)?.is_none() {
             return Err(Error::new(ErrorKind::InvalidInput, "there is no store").at_path(dir));
         }
         expect_log(&*io, &dir.join(CONTROL), "the control log is gone")?;

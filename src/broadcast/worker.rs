@@ -8,11 +8,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use oncelog_format::control::{Ack, AckPosition, Body, Done, JobLink, Outcome as Ending};
+use oncelog_format::control::{
+    Ack, AckPosition, Body, Done, JobLink, Outcome as Ending, Resume, Skip,
+};
 use oncelog_format::message::{AckMode, BroadcastId};
 
 use super::core::{Copy, Core, Inner, Run, Settled};
 use super::ends::{SKIPPED, fitting};
+use super::holds::note_acks;
 use super::kind::{Role, Task, Verdict};
 use super::locks::Holder;
 use super::request::{Answer, outcome};
@@ -20,7 +23,6 @@ use super::state::TaskState;
 use super::{Jobs, TraceParent, refusal};
 use crate::channel::Position;
 use crate::error::{Error, ErrorKind, Result};
-use crate::log::Pending;
 
 /// First wait between two tries of a task.
 pub(super) const RETRY_MIN: Duration = Duration::from_millis(10);
@@ -269,8 +271,7 @@ impl Inner {
                     run.cell.turned.notify_all();
                 }
                 self.let_go_of_acked(core, id);
-                // Who waits for a job is told that its ending is parked, who waits for resources that
-                // they stay locked.
+                // Who waits for its job or for its resources is told that it is parked.
                 self.turned.notify_all();
                 core.lock_waiters.values().for_each(|waiter| waiter.notify_all());
             }
@@ -331,8 +332,7 @@ impl Inner {
     pub(crate) fn resume(&self, id: BroadcastId, reason: &str) -> Result<()> {
         let mut core = self.lock();
         check_parked(&core, id)?;
-        let reason = fitting(reason).to_owned();
-        let body = Body::Resume(oncelog_format::control::Resume { id, reason });
+        let body = Body::Resume(Resume { id, reason: fitting(reason).to_owned() });
         let (pending, _) = self.hand_over(&mut core, vec![body])?;
         if let Some(run) = core.runs.get_mut(&id) {
             run.ending = true;
@@ -373,7 +373,7 @@ impl Inner {
         let batch = |reason: &str| {
             let acks = (!positions.is_empty())
                 .then(|| Body::Ack(Ack { id, positions: positions.clone() }));
-            let skip = oncelog_format::control::Skip { id, reason: reason.to_owned() };
+            let skip = Skip { id, reason: reason.to_owned() };
             let done = Done { id, outcome: ended(reason) };
             acks.into_iter().chain([Body::Skip(skip), Body::Done(done)]).collect()
         };
@@ -468,13 +468,6 @@ impl Run {
             channels: self.positions().collect(),
             clock_held: false,
         }
-    }
-}
-
-/// Where the acks of a task end.
-fn note_acks(core: &mut Core, id: BroadcastId, pending: &Pending) {
-    if let Some(run) = core.runs.get_mut(&id) {
-        run.acked_at = Some(pending.lsns().last);
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use allocation_counter::{AllocationInfo, measure};
 use oncelog::channel::{Earlier, Runs};
 use oncelog::io::Io;
-use oncelog::{LogView, Lsn};
+use oncelog::{Log, LogView, Lsn, Options};
 use oncelog_format::control::ControlRecord;
 use oncelog_format::limits::CHUNK_COUNT_MAX;
 use oncelog_format::message::{
@@ -19,9 +19,9 @@ use crate::figures::{figure, is_release};
 use crate::image::still::{DIR, Harm, Still};
 use crate::image::{Directory, Image};
 
-/// What a look may hold at once: two windows of a mebibyte, as many steps of a reader, and what the
-/// segments are described by. No file here is as long as a window, so most need far less.
-const LOOK_BYTES_MAX: u64 = 4 << 20;
+/// What a look or an open may hold at once besides its windows: what it tells, and what the segments
+/// are described by.
+const LOOK_BYTES: u64 = 256 << 10;
 /// What a decoder may hold for each byte of its input, and besides.
 const DECODE_FACTOR: u64 = 32;
 const DECODE_BYTES: u64 = 1 << 10;
@@ -31,6 +31,46 @@ fn data(below: &str) -> Vec<PathBuf> {
     let mut paths: Vec<_> = fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()).collect();
     paths.sort();
     paths
+}
+
+/// What a look or an open of this log may hold at once: no window is longer than a file, and two are
+/// open together.
+fn look_bytes_max(directory: &Directory) -> u64 {
+    let lengths = directory.files.iter().map(|(_, bytes)| bytes.len());
+    LOOK_BYTES + 2 * lengths.max().unwrap_or(0) as u64
+}
+
+/// The directories of the golden logs, of those with damage, and of every input of the fuzzer that
+/// is kept.
+fn directories() -> Vec<(String, Directory)> {
+    let images = data("tests/it/data/golden").into_iter().chain(data("tests/it/data/corpus"));
+    let images = images.map(|path| {
+        let image = Image::parse(&fs::read_to_string(&path).unwrap());
+        (path.display().to_string(), image.directory)
+    });
+    let inputs = data("fuzz/corpus/open_directory").into_iter().map(|path| {
+        let directory = crate::directory::decode(&fs::read(&path).unwrap());
+        (path.display().to_string(), directory)
+    });
+    images.chain(inputs).collect()
+}
+
+/// Opens the log for appending and closes it.
+fn open(directory: &Directory) -> AllocationInfo {
+    let home = tempfile::tempdir().unwrap();
+    for (name, bytes) in &directory.files {
+        fs::write(home.path().join(name), bytes).unwrap();
+    }
+    if let Some(lock) = &directory.lock {
+        fs::write(home.path().join("LOCK"), lock).unwrap();
+    }
+    let options = Options::new().segment_bytes_max(1 << 20).background(false);
+    measure(|| {
+        // Damage is an error, and costs no more.
+        if let Ok((log, _)) = Log::open(home.path(), &options) {
+            drop(log.close());
+        }
+    })
 }
 
 /// Looks, verifies, and reads all that is served.
@@ -54,11 +94,10 @@ fn check(info: &AllocationInfo, max: u64, story: &str) -> u64 {
 fn no_damaged_log_costs_more_memory_than_the_options_allow() {
     let (mut worst, mut count) = (0, 0);
     let sample = if is_release() { 400 } else { 8 };
-    for path in data("tests/it/data/golden").into_iter().chain(data("tests/it/data/corpus")) {
-        let directory: Directory = Image::parse(&fs::read_to_string(&path).unwrap()).directory;
+    for (story, directory) in directories() {
+        let max = look_bytes_max(&directory);
         let still = Still::new(&directory);
-        let story = path.display().to_string();
-        worst = worst.max(check(&look(Arc::new(still.clone())), LOOK_BYTES_MAX, &story));
+        worst = worst.max(check(&look(Arc::new(still.clone())), max, &story));
         count += 1;
         // Of what is not zeros: headers, slots, frames, footers.
         for file in 0..directory.count() {
@@ -67,13 +106,24 @@ fn no_damaged_log_costs_more_memory_than_the_options_allow() {
             for (at, byte) in used.step_by(13).take(sample) {
                 let harm = Harm::Byte { at, value: byte ^ 0x80 };
                 let info = look(still.with(file, harm));
-                worst = worst.max(check(&info, LOOK_BYTES_MAX, &format!("{story} {file}:{at}")));
+                worst = worst.max(check(&info, max, &format!("{story} {file}:{at}")));
                 count += 1;
             }
         }
     }
     figure(14, "damaged logs looked at", count);
     figure(14, "most bytes that a look held at once", worst);
+}
+
+#[test]
+fn no_damaged_log_costs_a_writer_more_memory_than_the_options_allow() {
+    let (mut worst, mut count) = (0, 0);
+    for (story, directory) in directories() {
+        worst = worst.max(check(&open(&directory), look_bytes_max(&directory), &story));
+        count += 1;
+    }
+    figure(14, "damaged logs opened by a writer", count);
+    figure(14, "most bytes that an open held at once", worst);
 }
 
 /// Every decoder on the bytes, however little they are meant for it.

@@ -38,4 +38,12 @@ mod reference {
     }
 }
 
+#[path = "../it/damage/seal.rs"]
+#[allow(dead_code, reason = "no structure is sealed here")]
+mod seal;
+
+#[path = "../../fuzz/src/directory.rs"]
+#[allow(dead_code, reason = "no seed is made here")]
+mod directory;
+
 use shared::{figures, image};

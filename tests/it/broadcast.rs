@@ -29,7 +29,7 @@ use std::time::Duration;
 use oncelog::ErrorKind;
 use oncelog::broadcast::{AckMode, Outcome, Resource, Verdict};
 
-use desk::{Desk, Script, request, scope};
+use desk::{Desk, LONG, Script, request, scope};
 
 const SOON: Option<Duration> = Some(Duration::from_millis(50));
 
@@ -103,7 +103,7 @@ pub(crate) fn a_refusal_by_the_type_consumes_nothing() {
     desk.script.validates(|| Err(oncelog::Error::invalid_input("no such file")));
     let refused = desk.submit("k", "p").unwrap_err();
     assert_eq!(refused.to_string(), "no such file");
-    let other = desk.broadcaster.submit(&request("k", "other"), SOON).unwrap();
+    let other = desk.broadcaster.submit(&request("k", "other"), Some(LONG)).unwrap();
     // A known key answers, whatever the type would say.
     desk.script.validates(|| Err(oncelog::Error::invalid_input("no such file")));
     desk::assert_same(&other, &desk.submit("k", "other").unwrap());
@@ -114,9 +114,9 @@ pub(crate) fn a_refusal_behind_the_locks_releases_them() {
     let desk = Desk::open();
     desk.script.rechecks(|| Err(oncelog::Error::invalid_input("changed meanwhile")));
     let held = request("k", "p").resources(vec![resource("thing", "1", false)]);
-    assert!(desk.broadcaster.submit(&held, SOON).is_err());
+    assert!(desk.broadcaster.submit(&held, Some(LONG)).is_err());
     let held = request("other", "p").resources(vec![resource("thing", "1", false)]);
-    desk.broadcaster.submit(&held, SOON).unwrap();
+    desk.broadcaster.submit(&held, Some(LONG)).unwrap();
 }
 
 #[test]
@@ -276,8 +276,7 @@ pub(crate) fn a_skip_ends_a_parked_task_as_failed() {
 pub(crate) fn consumers_acknowledge_and_a_scan_does_not() {
     let script = Arc::new(Script::acknowledged_by(AckMode::Consumer));
     let desk = Desk::with(script, |options| options);
-    let late = desk.broadcaster.submit(&request("k", "p"), SOON).unwrap_err();
-    let id = oncelog::broadcast::BroadcastId(late.broadcast_id().unwrap());
+    let id = desk.accepted(&request("k", "p"));
     acknowledge(&desk, id, "a");
     // A restart finds the copies, which acknowledges nothing.
     let desk = desk.reopen();
@@ -302,8 +301,7 @@ fn acknowledge(desk: &Desk, id: oncelog::broadcast::BroadcastId, vchannel: &str)
 fn an_ack_that_is_answered_counts() {
     let script = Arc::new(Script::acknowledged_by(AckMode::Consumer));
     let mut desk = Desk::with(script, |options| options);
-    let late = desk.broadcaster.submit(&request("k", "p"), SOON).unwrap_err();
-    let id = oncelog::broadcast::BroadcastId(late.broadcast_id().unwrap());
+    let id = desk.accepted(&request("k", "p"));
     for vchannel in ["a", "b"] {
         desk = desk.reopen();
         // At once: the copies may not have been looked for yet.
@@ -316,8 +314,7 @@ fn an_ack_that_is_answered_counts() {
 fn a_callback_is_retried_for_its_own_time_behind_the_wait_for_consumers() {
     let script = Arc::new(Script::acknowledged_by(AckMode::Consumer));
     let desk = Desk::with(script, |options| options);
-    let late = desk.broadcaster.submit(&request("k", "p"), SOON).unwrap_err();
-    let id = oncelog::broadcast::BroadcastId(late.broadcast_id().unwrap());
+    let id = desk.accepted(&request("k", "p"));
     desk.hands.pass(9 * 60_000);
     let hands = Arc::clone(&desk.hands);
     desk.script.then(move |_| {

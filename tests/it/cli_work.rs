@@ -35,7 +35,9 @@ fn open(dir: &str) -> Broadcaster {
     let store = Store::open(Path::new(dir), &store).unwrap();
     let parks = Kind("Parks", Role::Plain, Verdict::Park("a person has to look".into()));
     let loads = Kind("Load", Role::StartsJob, Verdict::Done);
+    let ends = Kind("CommitImport", Role::Plain, Verdict::Park("not sure yet".into()));
     let options = Options::new().register(Arc::new(parks)).register(Arc::new(loads));
+    let options = options.register(Arc::new(ends));
     let broadcaster = Broadcaster::open(store, options).unwrap();
     broadcaster.ensure_vchannels(&["a".into()]).unwrap();
     broadcaster
@@ -154,4 +156,56 @@ fn the_summary_of_keys_has_the_effective_window_and_evictions() {
     assert!(summary["effective_ms"].as_u64().unwrap() < 60_000, "{summary}");
     let text = run(&["keys", &store, "--summary"], b"").out;
     assert!(text.contains("0 expired, 1 evicted"), "{text}");
+}
+
+#[test]
+fn parked_work_is_resumed_or_skipped_from_outside() {
+    let (_dir, store) = fresh("store");
+    // The program registers the second type itself, with a callback that does not park.
+    let broadcaster = open(&store);
+    let mut ids = Vec::new();
+    for (message_type, key) in [("Parks", "1"), ("CommitImport", "2")] {
+        let parked = broadcaster.submit(&request(message_type, key), None).unwrap_err();
+        assert_eq!(parked.kind(), ErrorKind::Parked);
+        ids.push(parked.broadcast_id().unwrap().to_string());
+    }
+    let refused = run(&["tasks", "skip", &store, &ids[0]], b"");
+    assert_eq!((refused.code, refused.out.as_str()), (7, ""), "beside a writer: {}", refused.err);
+    broadcaster.close().unwrap();
+    let states = || {
+        let keys = objects(&["keys", &store]);
+        let state = |id: &String| {
+            let key = keys.iter().find(|key| key["broadcast_id"] == **id).unwrap();
+            key["state"].as_str().unwrap().to_owned()
+        };
+        ids.iter().map(state).collect::<Vec<_>>()
+    };
+    assert_eq!(states(), ["parked", "parked"]);
+    let check = |verb: &str, id: &str, code: i32, told: &str| {
+        let run = run(&["tasks", verb, &store, id, "--reason", "seen to", "--json"], b"");
+        assert_eq!(run.code, code, "{verb} {id}: {}", run.err);
+        if code == 0 {
+            assert_eq!(run.objects(), [json!({ "broadcast_id": id, "did": told })]);
+        } else {
+            let error = run.error();
+            assert_eq!(error["kind"], "InvalidInput", "{error}");
+            assert!(error["message"].as_str().unwrap().contains(told), "{error}");
+        }
+    };
+    check("resume", &ids[0], 2, "of type Parks");
+    check("resume", "99", 2, "is not parked");
+    check("skip", "99", 2, "is not parked");
+    assert_eq!(states(), ["parked", "parked"]);
+    check("skip", &ids[0], 0, "skipped");
+    check("resume", &ids[1], 0, "resumed");
+    assert_eq!(states()[0], "failed");
+    assert_ne!(states()[1], "parked");
+    check("skip", &ids[0], 2, "is not parked");
+    check("resume", &ids[1], 2, "is not parked");
+    let records = objects(&["dump", &format!("{store}/control"), "--payload", "utf8"]);
+    let recorded = |name: &str| {
+        let of_type = records.iter().filter(|record| record["type"] == name);
+        of_type.filter(|record| record["payload"].as_str().unwrap().contains("seen to")).count()
+    };
+    assert_eq!((recorded("Skip"), recorded("Resume")), (1, 1), "{records:?}");
 }

@@ -19,6 +19,8 @@ mod catalogue;
 #[cfg(feature = "cli")]
 mod cli;
 #[cfg(feature = "cli")]
+mod cli_backup;
+#[cfg(feature = "cli")]
 mod cli_chunks;
 #[cfg(feature = "cli")]
 mod cli_corpus;

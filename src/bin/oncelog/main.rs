@@ -5,6 +5,7 @@
 //! Besides `render`, this is the only file that prints.
 
 mod append;
+mod backup;
 mod broadcast;
 mod config;
 mod dump;
@@ -18,6 +19,7 @@ mod record;
 mod render;
 mod replay;
 mod stats;
+mod tasks;
 mod value;
 mod verify;
 mod work;
@@ -44,6 +46,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Append(append::Args),
+    Backup(backup::Args),
     Broadcast(broadcast::Args),
     Config(config::Args),
     Dump(dump::Args),
@@ -53,6 +56,7 @@ enum Command {
     Keys(keys::Args),
     Replay(replay::Args),
     Stats(stats::Args),
+    Tasks(tasks::Args),
     Verify(verify::Args),
 }
 
@@ -65,6 +69,7 @@ fn main() -> ExitCode {
     let json = cli.json;
     let end = match cli.command {
         Command::Append(args) => append::run(&args),
+        Command::Backup(args) => backup::run(&args, json),
         Command::Broadcast(args) => broadcast::run(&args, json),
         Command::Config(args) => config::run(&args, json),
         Command::Dump(args) => dump::run(&args, json),
@@ -74,6 +79,7 @@ fn main() -> ExitCode {
         Command::Keys(args) => keys::run(&args, json),
         Command::Replay(args) => replay::run(&args, json),
         Command::Stats(args) => stats::run(&args, json),
+        Command::Tasks(args) => tasks::run(&args, json),
         Command::Verify(args) => verify::run(&args, json),
     };
     match end {
@@ -89,7 +95,7 @@ fn main() -> ExitCode {
 
 /// Says what failed. Where standard error is closed or full the exit code alone is left to tell it.
 fn tell(line: &str) {
-    let _ = writeln!(std::io::stderr(), "{line}");
+    drop(writeln!(std::io::stderr(), "{line}"));
 }
 
 /// A panic that becomes the error of a hostile file is not shown besides.

@@ -55,7 +55,8 @@ struct Stats {
     frame_bytes: u64,
     time: Option<(u64, u64)>,
     kinds: BTreeMap<u8, u64>,
-    /// Of messages and control records; at most [`NAMES_MAX`] names, so that memory does not grow with the log.
+    /// Of messages and control records; at most [`NAMES_MAX`] names, so that memory does not grow
+    /// with the log.
     types: BTreeMap<String, u64>,
     vchannels: BTreeMap<String, u64>,
     /// Payloads by the number of bits of their length.

@@ -2,9 +2,10 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 use oncelog::broadcast::{Answer, MessageType, Opening, Options, Policy};
-use oncelog::testing::{CallKind, Machine, MemIo};
+use oncelog::testing::{CallKind, EMFILE, Fault, Machine, MemIo, Which};
 use oncelog::{CreateMode, Error, ErrorKind, StoreOptions};
 
 use super::desk::{DIR, Desk, LONG, Script, assert_same, copies, request, wait};
@@ -122,6 +123,34 @@ fn a_thousand_callers_of_one_key_are_one_broadcast_and_none_hears_before_its_eff
     figure(13, "callers of one key at once, one broadcast", 1_000);
 }
 
+/// One descriptor too few at a roll of control stopped the broadcaster for good.
+#[test]
+fn a_descriptor_that_is_missing_refuses_new_work_and_stops_nothing() {
+    let desk = Desk::open();
+    let original = desk.submit("k", "p").unwrap();
+    let kinds = [CallKind::Create, CallKind::Random];
+    let ask = |key: usize, patience| {
+        let mut asked = request(&format!("large {key}"), "p");
+        asked.payload = vec![7; 200_000];
+        desk.broadcaster.submit(&asked, patience)
+    };
+    for (at, kind) in kinds.into_iter().enumerate() {
+        let first = at * 100;
+        desk.io.arm(Which::Kind(kind), 1, u64::MAX / 2, Fault::Error(EMFILE));
+        let refused = (first..first + 100).find_map(|key| {
+            let error = ask(key, Some(Duration::ZERO)).err()?;
+            let accepted = matches!(error.kind(), ErrorKind::InFlight | ErrorKind::OutcomeUnknown);
+            (!accepted).then_some((key, error))
+        });
+        let (key, error) = refused.unwrap();
+        assert_eq!(error.kind(), ErrorKind::Io, "{kind:?}: {error}");
+        assert_same(&original, &desk.submit("k", "p").unwrap());
+        desk.io.disarm();
+        assert!(!ask(key, None).unwrap().duplicated, "{kind:?}: the key was consumed");
+        (first..key).for_each(|key| assert!(ask(key, None).unwrap().duplicated));
+    }
+}
+
 /// Opens in the background what a desk had closed or lost.
 fn begin(io: &MemIo, policy: Policy) -> Opening {
     let store = StoreOptions::new().create(CreateMode::IfMissing).io(Arc::new(io.clone()));
@@ -175,7 +204,7 @@ fn check_names_both(error: &Error) {
 
 fn too_short() -> Policy {
     let mut policy = Policy::default();
-    policy.task_retention = policy.window_lifetime * 2 - std::time::Duration::from_millis(1);
+    policy.task_retention = policy.window_lifetime * 2 - Duration::from_millis(1);
     policy
 }
 

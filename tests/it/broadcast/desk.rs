@@ -11,7 +11,7 @@ use oncelog::broadcast::{
     StoreView, Task, Verdict,
 };
 use oncelog::testing::{Machine, MemIo};
-use oncelog::{Clock, CreateMode, Result, Store, StoreOptions};
+use oncelog::{Clock, CreateMode, ErrorKind, Result, Store, StoreOptions};
 
 pub(crate) const DIR: &str = "/store";
 
@@ -261,6 +261,22 @@ impl Desk {
 
     pub(crate) fn submit(&self, key: &str, payload: &str) -> Result<Answer> {
         self.broadcaster.submit(&request(key, payload), None)
+    }
+
+    /// Submits what will not be done at once, until its acceptance is known.
+    pub(crate) fn accepted(&self, request: &Request) -> BroadcastId {
+        let begin = Instant::now();
+        loop {
+            let late = self.broadcaster.submit(request, Some(Duration::from_millis(1)));
+            let late = late.unwrap_err();
+            match late.kind() {
+                ErrorKind::InFlight => return BroadcastId(late.broadcast_id().unwrap()),
+                // The deadline was over before the disk said so.
+                ErrorKind::OutcomeUnknown | ErrorKind::LockTimeout => {}
+                other => panic!("{other}: {late}"),
+            }
+            assert!(begin.elapsed() < LONG, "not accepted: {late}");
+        }
     }
 
     /// How many copies of a broadcast stand, on all vchannels.

@@ -175,3 +175,21 @@ fn a_refresh_is_taken_whole_or_not_at_all() {
     let short = desk.submit("short", "p").unwrap();
     assert_eq!(short.expires_at_ms, Some(short.done_at_ms + 60_000));
 }
+
+/// A shorter interval counted only once the longer one was over.
+#[test]
+fn a_shorter_interval_of_the_sweep_counts_from_when_it_is_set() {
+    let desk = Desk::open();
+    let mut policy = desk.broadcaster.policy();
+    policy.check_interval = Duration::from_secs(100 * 86_400);
+    desk.broadcaster.refresh(policy.clone()).unwrap();
+    // One whole interval of before, so that the long one is what the sweeper waits for.
+    desk.hands.pass(600_000);
+    desk.broadcaster.refresh(policy.clone()).unwrap();
+    desk.submit("k", "p").unwrap();
+    desk.hands.pass(25 * 3_600_000);
+    policy.check_interval = Duration::from_millis(1);
+    desk.broadcaster.refresh(policy).unwrap();
+    let held = || desk.broadcaster.read(|state, _| state.window().held_count());
+    wait("a sweep", || held() == 0);
+}

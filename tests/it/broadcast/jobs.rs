@@ -9,7 +9,7 @@ use oncelog::broadcast::{
 };
 use oncelog_format::control::{JobPhase, JobPlan, JobState};
 
-use super::desk::{Desk, Script, assert_same, request, scope};
+use super::desk::{Desk, LONG, Script, assert_same, request, scope};
 use super::resource;
 
 const SOON: Option<Duration> = Some(Duration::from_millis(50));
@@ -163,9 +163,9 @@ fn a_reattempt_follows_an_abort_takes_the_locks_and_moves_no_expiry() {
     let desk = desk();
     let original = desk.broadcaster.submit(&load("k"), None).unwrap();
     let (jobs, job) = (desk.broadcaster.jobs(), original.id);
-    assert_eq!(jobs.reattempt(job, SOON).unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(jobs.reattempt(job, Some(LONG)).unwrap_err().kind(), ErrorKind::InvalidInput);
     jobs.end(job, 1, ABORT, vec![]).unwrap();
-    assert_eq!(jobs.reattempt(job, SOON).unwrap(), 2);
+    assert_eq!(jobs.reattempt(job, Some(LONG)).unwrap(), 2);
     assert_eq!(jobs.end(job, 1, COMMIT, vec![]).unwrap_err().kind(), ErrorKind::InvalidInput);
     let desk = desk.reopen();
     let locked = desk.broadcaster.submit(&exclusive("x"), SOON).unwrap_err();
@@ -174,7 +174,7 @@ fn a_reattempt_follows_an_abort_takes_the_locks_and_moves_no_expiry() {
     jobs.plan(plan(&jobs, job, 2)).unwrap();
     jobs.end(job, 2, COMMIT, vec![]).unwrap();
     assert_same(&original, &desk.broadcaster.submit(&load("k"), None).unwrap());
-    assert_eq!(jobs.reattempt(job, SOON).unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(jobs.reattempt(job, Some(LONG)).unwrap_err().kind(), ErrorKind::InvalidInput);
 }
 
 #[test]
@@ -185,7 +185,10 @@ fn a_key_is_not_forgotten_while_its_job_runs() {
     assert_same(&original, &desk.broadcaster.submit(&load("k"), None).unwrap());
     let jobs = desk.broadcaster.jobs();
     jobs.end(original.id, 1, ABORT, vec![]).unwrap();
-    assert_eq!(jobs.reattempt(original.id, SOON).unwrap_err().kind(), ErrorKind::InvalidInput);
+    assert_eq!(
+        jobs.reattempt(original.id, Some(LONG)).unwrap_err().kind(),
+        ErrorKind::InvalidInput
+    );
     let next = desk.broadcaster.submit(&load("k"), None).unwrap();
     assert!(!next.duplicated && next.id != original.id);
     // The record of the job outlives its key for the retention of tasks.
