@@ -157,6 +157,16 @@ fn wait_oldest(log: &Log, oldest: u64) {
     assert_eq!(log.oldest_lsn(), lsn(oldest));
 }
 
+/// Waits until the files of what was trimmed are gone.
+#[track_caller]
+pub(super) fn wait_removed(log: &Log) {
+    let begin = std::time::Instant::now();
+    while log.why_not_trimmed()[0].kind == HolderKind::Leftover {
+        assert!(begin.elapsed() < PATIENCE, "a trimmed segment stays");
+        std::thread::yield_now();
+    }
+}
+
 /// A closed log of 18 records in four segments, and the options that open it with a limit.
 fn closed(retention: Retention) -> (MemIo, Options) {
     let (io, options) = memory();
@@ -227,22 +237,14 @@ fn a_log_applies_its_limits_without_a_call() {
     let (log, _) = Log::open(&dir, &options).unwrap();
     let pin = log.pin("p", lsn(1)).unwrap();
     fill(&log, 31);
-    let wait = |oldest: u64| {
-        while log.oldest_lsn() < lsn(oldest) {
-            std::thread::yield_now();
-        }
-        assert_eq!(log.oldest_lsn(), lsn(oldest));
-    };
     assert_eq!(log.oldest_lsn(), lsn(1));
     pin.advance(lsn(12)).unwrap();
-    wait(11);
+    wait_oldest(&log, 11);
     drop(pin);
-    wait(26);
+    wait_oldest(&log, 26);
     fill(&log, 10);
-    wait(36);
-    while log.why_not_trimmed()[0].kind == HolderKind::Leftover {
-        std::thread::yield_now();
-    }
+    wait_oldest(&log, 36);
+    wait_removed(&log);
     assert_eq!(crate::log::segments(&dir).len(), 2);
 }
 

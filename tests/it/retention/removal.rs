@@ -295,10 +295,7 @@ fn files_go_without_a_call_and_a_close_ends_their_removal() {
     let log = open(&dir);
     fill(&log, 50);
     log.trim(lsn(50)).unwrap();
-    let leftover = |log: &Log| log.why_not_trimmed()[0].kind == HolderKind::Leftover;
-    while leftover(&log) {
-        std::thread::yield_now();
-    }
+    super::limits::wait_removed(&log);
     assert_eq!(crate::log::segments(&dir).len(), 1, "the tail");
     log.close().unwrap();
     let file = oncelog::io::fs::FsIo::new().open(Path::new(&dir.join("LOCK")), OpenHow::ReadWrite);
