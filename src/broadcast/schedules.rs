@@ -58,7 +58,7 @@ fn open(io: &MemIo) -> Broadcaster {
     let options = StoreOptions::new().create(CreateMode::IfMissing).log(log);
     let store = Store::open(DIR, &options).unwrap();
     let inner = replayed(store, Options::new().register(Arc::new(Fussy))).unwrap();
-    Broadcaster { handle: Arc::new(Handle { inner, threads: Mutex::default() }) }
+    Broadcaster { handle: Arc::new(Handle::new(&inner)) }
 }
 
 /// A store with the vchannel `v`.

@@ -266,6 +266,10 @@ impl<'a> NameSync<'a> {
         }
     }
 
+    pub(crate) const fn dir(&self) -> &Path {
+        self.dir
+    }
+
     /// # Errors
     ///
     /// `Io`: which names stand after a power loss is not known.

@@ -207,9 +207,14 @@ impl SegmentFacts {
         self.header.is_ok_and(|header| uuid.is_none_or(|uuid| uuid == header.uuid))
     }
 
-    /// Whether it holds records of the log from behind a segment of this number, whatever its name.
-    pub(crate) fn is_begun_behind(&self, uuid: Option<Uuid>, number: u64) -> bool {
-        self.begun && self.is_of(uuid) && self.header.is_ok_and(|header| header.number > number)
+    /// Whether a placed segment could have become this by no crash, so that who moved the file there
+    /// did, and what it holds is not lost: it has held records, of another log or from beyond the
+    /// last segment of this number. `None` for the log's UUID where nothing is sure of it.
+    pub(crate) fn is_moved_here(&self, uuid: Option<Uuid>, last: u64) -> bool {
+        let Ok(header) = self.header else { return false };
+        let has_held = |slot: &Slot| slot.counter > 1 || slot.durable_lsn >= header.first_lsn;
+        let has_held = self.begun || self.valid_slots().any(has_held);
+        uuid.is_none_or(|uuid| has_held && (uuid != header.uuid || header.number > last))
     }
 
     /// The valid slot with the greatest counter.

@@ -10,7 +10,7 @@ use oncelog_format::limits::{FRAMES_OFFSET, SEGMENT_BYTES_MAX};
 use oncelog_format::segment::MINOR;
 use oncelog_format::{FrameHeader, Owner, Place, SegmentHeader, Slot, Uuid};
 
-use super::dir::{self, DirLock};
+use super::dir::{self, DirLock, NameSync};
 use super::fill::{Filling, Plan};
 use super::options::{CreateMode, Options};
 use super::pins::Holds;
@@ -115,8 +115,9 @@ fn create(
     };
     let plan = Plan::of(options.fill, io, path);
     let size = next_size(0, 0, options.segment_bytes_max);
+    let names = NameSync::open(io, path)?;
     let spare = Spare::make(io, path, header.number, size, plan.reserve())?;
-    let segment = spare.enter(io, path, &header, 1).map_err(dir::Fault::into_error)?;
+    let segment = spare.enter(io, names, &header, 1).map_err(dir::Fault::into_error)?;
     lock.identify(Owner::Log, header.uuid)?;
     let refs = vec![SegmentRef::new(segment.path.clone(), header, 0)];
     let start = Mark { lsn: 0, offset: FRAMES_OFFSET };

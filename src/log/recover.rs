@@ -218,8 +218,9 @@ impl Survey {
         self.leftovers.extend(self.segments.drain(..count).map(|segment| segment.facts));
         self.leftovers.sort_by_key(|facts| facts.named);
         for facts in &self.leftovers {
-            // What was trimmed is not read: nothing that it holds is told.
-            self.findings.retain(|f| f.path != facts.path);
+            // What was trimmed is not read: nothing that it holds is told, but where it stands is.
+            let is_order = |f: &Finding| f.kind == FindingKind::OrderBroken;
+            self.findings.retain(|f| f.path != facts.path || is_order(f));
             let leftover = Finding::new(FindingKind::Leftover, Severity::Info, &facts.path);
             let number = facts.named.map_or_else(|| facts.number(), |(number, _)| number);
             self.findings.push(leftover.in_segment(number));
@@ -240,15 +241,13 @@ impl Survey {
     /// segment it was. Numbers order the segments, so it was wholly below the first LSN of any
     /// greater one.
     fn leave_out_unplaced(&mut self) {
-        let (oldest, uuid) = (self.oldest, self.uuid);
+        let (oldest, uuid) = (self.oldest, self.uuid.filter(|_| self.identified));
         let begun = self.segments.iter().filter(|segment| segment.header.first_lsn <= oldest);
         let Some(number) = begun.map(|segment| segment.header.number).max() else { return };
         let last = self.segments.last().map_or(number, |segment| segment.header.number);
         let is_leftover = |facts: &mut SegmentFacts| {
             let is_below = facts.named.is_some_and(|(named, _)| named < number);
-            // No crash gives records from behind the last segment to an older name; who moved the
-            // file did, and they are not lost.
-            let trimmed = is_below && !facts.is_begun_behind(uuid, last);
+            let trimmed = is_below && !facts.is_moved_here(uuid, last);
             rows::of_head(facts.head(uuid, trimmed)) == Err(Row::I)
         };
         self.leftovers.extend(self.refused.extract_if(.., is_leftover));

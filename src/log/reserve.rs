@@ -15,7 +15,7 @@ use std::path::Path;
 use oncelog_format::limits::{FRAMES_OFFSET, SEGMENT_BYTES_MAX};
 
 use super::Log;
-use super::dir::{NameSync, refusal};
+use super::dir::{Fault, NameSync, refusal};
 use super::options::Batch;
 use super::pending::Pending;
 use super::roll::{Source, next_size};
@@ -94,38 +94,43 @@ fn find(io: &dyn Io, dir: &Path) -> Option<Spare> {
     None
 }
 
-/// Makes a reserve of so many bytes, in the place of a smaller one.
+/// Makes what is to be a reserve of so many bytes.
 ///
 /// # Errors
 ///
-/// `StoreFull` or `Io`; the smaller one stays.
-fn make(io: &dyn Io, dir: &Path, size: u64) -> Result<Spare> {
+/// `StoreFull` or `Io`; nothing has changed.
+fn prepare<'a>(io: &'a dyn Io, dir: &'a Path, size: u64) -> Result<(Spare, NameSync<'a>)> {
     let mut spare = Spare::make_at(io, dir.join(UNFINISHED_NAME), size, Reserve::Blocks)?;
     let written = write_zeros(&*spare.file, 0, size).and_then(|()| spare.file.sync());
-    let path = dir.join(RESERVE_NAME);
-    let names = match NameSync::open(io, dir) {
-        Ok(names) => names,
+    let written = written.map_err(|e| refusal("cannot write the reserve", &spare.path, e));
+    match written.and_then(|()| NameSync::open(io, dir)) {
+        Ok(names) => {
+            spare.filled = size;
+            Ok((spare, names))
+        }
         Err(e) => {
             spare.abandon(io);
-            return Err(e);
+            Err(e)
         }
-    };
-    // Synced before it has the name: what bears that has its blocks, whatever crashes.
-    if let Err(e) = written.and_then(|()| io.rename(&spare.path, &path)) {
-        let error = refusal("cannot write the reserve", &spare.path, e);
-        spare.abandon(io);
-        return Err(error);
     }
-    (spare.path, spare.filled) = (path, size);
+}
+
+/// Gives it the name, in the place of a smaller one. It was synced before: what bears the name has
+/// its blocks, whatever crashes.
+fn name(io: &dyn Io, mut spare: Spare, names: NameSync<'_>) -> std::result::Result<Spare, Fault> {
+    let path = names.dir().join(RESERVE_NAME);
+    if let Err(e) = io.rename(&spare.path, &path) {
+        let error = refusal("cannot name the reserve", &spare.path, e);
+        spare.abandon(io);
+        return Err(Fault::Refused(error));
+    }
+    spare.path = path;
     #[cfg(planted)]
     if crate::planted::is_active(crate::planted::Bug::ReserveUnsynced) {
         return Ok(spare);
     }
     // Nothing counts on it before the name is durable: the next open removes any other.
-    if let Err(e) = names.sync() {
-        spare.abandon(io);
-        return Err(e);
-    }
+    names.sync().map_err(Fault::Final)?;
     Ok(spare)
 }
 
@@ -197,7 +202,8 @@ impl Shared {
     ///
     /// # Errors
     ///
-    /// `StoreFull` without space for it, `Io`: nothing has changed.
+    /// `StoreFull` without space for it, `Io`: nothing has changed. `Poisoned` when the directory
+    /// was not synced.
     pub(crate) fn make_reserve<'a>(
         &'a self,
         mut gate: Guard<'a>,
@@ -206,10 +212,34 @@ impl Shared {
         gate.kept.making = true;
         drop(gate);
         let making = Making(self);
-        let made = make(&*self.io, &self.dir, next_size(0, promised, self.segment_bytes_max));
-        let made = made.map(|spare| self.gate().kept.spare = Some(spare)).map_err(no_reserve);
+        let size = next_size(0, promised, self.segment_bytes_max);
+        let made = prepare(&*self.io, &self.dir, size)
+            .and_then(|(spare, names)| self.take_reserve(spare, names))
+            .map_err(no_reserve);
         drop(making);
         (self.gate(), made)
+    }
+
+    /// Under the tail: nobody else may be told of a failed sync of the directory instead. Who waits
+    /// is woken when the making is over.
+    fn take_reserve(&self, spare: Spare, names: NameSync<'_>) -> Result<()> {
+        let (gate, tail) = self.take_tail(self.gate());
+        // An unfinished one is removed by the next open.
+        let (mut gate, tail, named) = match gate.check_open() {
+            Err(e) => (gate, tail, Err(Fault::Refused(e))),
+            Ok(()) => self.with_tail(gate, tail, |_| name(&*self.io, spare, names)),
+        };
+        gate.tail = Some(tail);
+        match named {
+            Ok(spare) => gate.kept.spare = Some(spare),
+            Err(Fault::Refused(e)) => return Err(e),
+            Err(Fault::Final(e)) => {
+                // The name may be that of either.
+                gate.kept.spare = None;
+                gate.set_poison(e);
+            }
+        }
+        gate.check_open()
     }
 
     /// Starts a segment for a batch; what ends work gets the reserve where a first attempt, whose
@@ -297,11 +327,46 @@ impl Log {
         let needed = next_size(0, promised, shared.segment_bytes_max);
         if let Some(spare) = gate.kept.take() {
             if spare.size > needed {
+                // Nobody makes another one of that name meanwhile.
+                gate.kept.making = true;
                 drop(gate);
+                let making = Making(shared);
                 spare.abandon(&*shared.io);
+                drop(making);
             } else {
                 gate.kept.put_back(spare);
             }
         }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+#[expect(clippy::unwrap_used, reason = "a test may stop")]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::io::fault::{CallKind, EIO, Fault as Injected, Which};
+    use crate::io::mem::MemIo;
+    use crate::log::{CreateMode, Options};
+
+    /// The failure was told to who asked for room alone: whoever changed a name of the directory at
+    /// that time took his own change for durable.
+    #[test]
+    fn a_sync_of_the_name_of_a_reserve_that_fails_is_final() {
+        let io = MemIo::default();
+        let options = Options::new().create(CreateMode::IfMissing).background(false);
+        let options = options.keep_reserve().io(Arc::new(io.clone()));
+        let (log, _) = Log::open("/log", &options).unwrap();
+        log.promise(1).unwrap();
+        io.arm(Which::Kind(CallKind::SyncDir), 1, 1, Injected::Error(EIO));
+        // More than the one that stands has room for.
+        assert_eq!(log.promise(2 << 20).unwrap_err().kind(), ErrorKind::Poisoned);
+        assert_eq!(io.struck(), 1);
+        assert_eq!(log.sync().unwrap_err().kind(), ErrorKind::Poisoned);
+        drop(log);
+        io.disarm();
+        let (log, _) = Log::open("/log", &options).unwrap();
+        log.promise(2 << 20).unwrap();
     }
 }

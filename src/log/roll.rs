@@ -7,7 +7,7 @@ use oncelog_format::limits::{self, FRAMES_OFFSET};
 use oncelog_format::segment::MINOR;
 use oncelog_format::{Footer, Place, SegmentHeader};
 
-use super::dir::{Fault, random};
+use super::dir::{Fault, NameSync, random};
 use super::fill::Next;
 use super::group::recycle;
 use super::scan::Tally;
@@ -49,8 +49,8 @@ impl Source {
 /// Bytes that are to fit, and where the segment is taken from.
 type Wanted = (u64, Source);
 
-/// A spare and a salt; else what was ready before, and why.
-type Prepared = std::result::Result<(Spare, u64), (Option<Spare>, Error)>;
+/// A spare, the directory in which it gets its name, and a salt; else what was ready before, and why.
+type Prepared<'a> = std::result::Result<(Spare, NameSync<'a>, u64), (Option<Spare>, Error)>;
 
 type Rolled<'a> = (Guard<'a>, Tail, std::result::Result<(), Fault>);
 
@@ -128,7 +128,7 @@ impl Shared {
         let made_ahead = ready.is_some();
         let (mut gate, tail, made) = self
             .with_tail(gate, tail, |tail| self.prepare_behind(tail, ready, number, bytes, reserve));
-        let (spare, salt) = match made {
+        let (spare, names, salt) = match made {
             Ok(made) => made,
             Err((ready, e)) => {
                 if let Some(spare) = ready {
@@ -148,7 +148,7 @@ impl Shared {
         #[cfg(planted)]
         if crate::planted::is_active(crate::planted::Bug::NamedBeforeSync) {
             let (gate, tail, entered) = self.with_tail(gate, tail, |tail| {
-                let entered = spare.enter(&*self.io, &self.dir, &header, oldest);
+                let entered = spare.enter(&*self.io, names, &header, oldest);
                 tail.write_frames(&group, from).map_err(Fault::Final)?;
                 tail.seal(upto, durable, &tally).map_err(Fault::Final)?;
                 entered
@@ -173,7 +173,7 @@ impl Shared {
         self.turn(&mut gate);
         // 6. to 8. Header, name, directory.
         let (gate, tail, entered) =
-            self.with_tail(gate, tail, |_| spare.enter(&*self.io, &self.dir, &header, oldest));
+            self.with_tail(gate, tail, |_| spare.enter(&*self.io, names, &header, oldest));
         self.install(gate, tail, upto, entered)
     }
 
@@ -195,7 +195,7 @@ impl Shared {
         number: u64,
         batch: u64,
         reserve: Reserve,
-    ) -> Prepared {
+    ) -> Prepared<'_> {
         let size = next_size(tail.size, batch, self.segment_bytes_max);
         match self.prepare(ready, number, (size, batch), reserve) {
             // Its blocks are what the next one lacks: not even a trim could make room else.
@@ -213,21 +213,26 @@ impl Shared {
         number: u64,
         (size, batch): (u64, u64),
         reserve: Reserve,
-    ) -> Prepared {
+    ) -> Prepared<'_> {
         let salt = match random(&*self.io) {
             Ok(salt) => u64::from_le_bytes(salt),
+            Err(e) => return Err((ready, e)),
+        };
+        // Without a handle for the directory nothing is sealed, and the spare stays.
+        let names = match NameSync::open(&*self.io, &self.dir) {
+            Ok(names) => names,
             Err(e) => return Err((ready, e)),
         };
         match ready {
             Some(mut spare) => {
                 let fits = spare.size >= batch.saturating_add(FRAMES_OFFSET);
                 match if fits { Ok(()) } else { spare.grow(size, reserve) } {
-                    Ok(()) => Ok((spare, salt)),
+                    Ok(()) => Ok((spare, names, salt)),
                     Err(e) => Err((Some(spare), e)),
                 }
             }
             None => Spare::make(&*self.io, &self.dir, number, size, reserve)
-                .map(|spare| (spare, salt))
+                .map(|spare| (spare, names, salt))
                 .map_err(|e| (None, e)),
         }
     }

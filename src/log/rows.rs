@@ -90,7 +90,7 @@ pub struct Head {
     /// A slot is valid.
     pub slot: bool,
     /// By its name it was trimmed: a segment with a greater number begins at or below the oldest
-    /// LSN, and it does not hold the records of a last segment under another name.
+    /// LSN, and it is none that somebody moved there.
     pub trimmed: bool,
     /// Its name agrees with its header.
     pub named: bool,

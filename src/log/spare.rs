@@ -149,17 +149,10 @@ impl Spare {
     pub(crate) fn enter(
         self,
         io: &dyn Io,
-        dir: &Path,
+        names: NameSync<'_>,
         header: &SegmentHeader,
         oldest_lsn: u64,
     ) -> std::result::Result<NewSegment, Fault> {
-        let names = match NameSync::open(io, dir) {
-            Ok(names) => names,
-            Err(e) => {
-                self.abandon(io);
-                return Err(Fault::Refused(e));
-            }
-        };
         let slot = Slot {
             counter: 1,
             durable_lsn: header.first_lsn.saturating_sub(1),
@@ -179,7 +172,7 @@ impl Spare {
         if let Err(e) = self.file.sync() {
             return Err(Fault::Final(Error::io("cannot sync the spare segment", &self.path, e)));
         }
-        let path = dir.join(segment_name(header.number, header.first_lsn));
+        let path = names.dir().join(segment_name(header.number, header.first_lsn));
         if let Err(e) = io.rename(&self.path, &path) {
             let full = is_full(&e);
             let error = refusal("cannot name the segment", &path, e);

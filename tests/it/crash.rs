@@ -73,6 +73,9 @@ fn no_crash_breaks_a_promise() {
         found.crashes(|(a, b, c)| meant(a, first) && meant(b, within) && meant(c, second))
     };
     figure(1, "power losses", of("power loss", "", ""));
+    let reused = of(explore::REUSE, "*", "*") + of("*", "*", explore::REUSE);
+    figure(1, "power losses with blocks reused", reused);
+    assert!(reused > 0, "no removed file has come back");
     figure(1, "kills, then a power loss", of("kill", "*", "power loss"));
     figure(1, "failed syncs, then a kill", of("failed sync, kill", "", ""));
     figure(1, "failed syncs, then a power loss", of("failed sync, power loss", "", ""));

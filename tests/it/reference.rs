@@ -331,14 +331,16 @@ fn read_segments<'a>(
     if segments.iter().any(left_from_copy) {
         finding.degrade('F');
     }
-    let is_last = |segment: &Segment<'_>| {
+    let is_moved_here = |segment: &Segment<'_>| {
         let Header { salt, number, first_lsn, .. } = segment.header;
         let first = frame_header(segment.file, FRAMES_AT, salt);
-        is_ours(segment)
-            && segments.iter().all(|placed| placed.header.number < number)
-            && first.is_some_and(|first| first.lsn == first_lsn)
+        let mut slots = segment.valid_slots();
+        let has_held = first.is_some_and(|first| first.lsn == first_lsn)
+            || slots.any(|slot| slot.counter > 1 || slot.durable_lsn >= first_lsn);
+        let is_beyond = segments.iter().all(|placed| placed.header.number < number);
+        uuid.is_none() || has_held && (!is_ours(segment) || is_beyond)
     };
-    let foreign = unplaced.iter().find(|s| !is_trimmed(&s.name) || is_last(s));
+    let foreign = unplaced.iter().find(|s| !is_trimmed(&s.name) || is_moved_here(s));
     if let Some(foreign) = foreign {
         if foreign.from_copy {
             finding.degrade('F');

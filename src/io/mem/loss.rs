@@ -8,8 +8,9 @@ use super::machine::{Machine, Node, ROOT};
 use super::node::{DirChange, DirNode, Ino};
 use crate::io::fault::Dice;
 
-/// Bytes of a reused file that are another's: three blocks, which say what a file of a log is.
-const REUSED_LEN: usize = 3 * 4096;
+/// Bytes of a reused file that are another's: three blocks, which say what a file of a log is, and
+/// the one in which its first frame begins.
+const REUSED_LEN: usize = 4 * 4096;
 
 /// One thing that was not synced: a power loss leaves it as it was, or any newer version of it.
 #[derive(Clone, Debug, PartialEq, Eq)]

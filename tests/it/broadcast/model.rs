@@ -259,8 +259,13 @@ impl Model {
 
     fn restart(mut self) -> Self {
         let way = self.dice.below(3);
-        // Time that passed without a record is not known to the next process.
-        self.last_ms = self.desk.broadcaster.read(|state, _| state.newest_ms());
+        // Time that passed without a record is not known to the next process, nor is that of one
+        // that nobody waited for, as of a key that was dropped meanwhile, unless the store is closed.
+        let answered = self.keys.values().filter_map(|key| Some(key.answer.as_ref()?.done_at_ms));
+        self.last_ms = match way {
+            0 => self.desk.broadcaster.read(|state, _| state.newest_ms()),
+            _ => answered.max().unwrap_or(0),
+        };
         let policy = self.policy();
         self.desk.options = self.desk.options.clone().policy(policy);
         if way == 0 {

@@ -16,6 +16,9 @@ use super::workload::Workload;
 /// Where a segment's slots stand.
 const SLOT_OFFSETS: [u64; 2] = [4096, 8192];
 
+/// A power loss whose removed files come back with the blocks of others.
+pub(crate) const REUSE: &str = "power loss, blocks reused";
+
 /// How far the crashes of a workload are followed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reach {
@@ -186,7 +189,7 @@ impl<'a> Explorer<'a> {
             self.visit(&left, oracle, (loss, End::Power), trail)
                 .map_err(|e| format!("{loss} that left {way:?}: {e}"))?;
             if let Some(reused) = machine.reuse_blocks(&left, dice) {
-                self.visit(&reused, oracle, (loss, End::Power), trail)
+                self.visit(&reused, oracle, (REUSE, End::Power), trail)
                     .map_err(|e| format!("{loss} that left {way:?}, blocks reused: {e}"))?;
             }
         }

@@ -93,7 +93,11 @@ fn a_roll_without_a_free_file_handle_is_refused_and_poisons_nothing() {
     let refused = log.append(&[1; 9000]).unwrap_err();
     assert_eq!((refused.kind(), io.struck()), (ErrorKind::Io, 1), "{refused}");
     assert_eq!(segments(&io, DIR).len(), 1);
-    assert_eq!(log.append(&[1; 9000]).unwrap(), lsn(6));
+    // Nothing was sealed: what fits goes on where it was.
+    assert_eq!(log.append(b"small").unwrap(), lsn(6));
+    assert_eq!(segments(&io, DIR).len(), 1);
+    assert_eq!(log.append(&[1; 9000]).unwrap(), lsn(7));
+    assert_eq!(segments(&io, DIR).len(), 2);
     io.arm(Which::Kind(CallKind::OpenDir), 1, 1, Fault::Error(EMFILE));
     assert_eq!(log.cursor("consumer").unwrap_err().kind(), ErrorKind::Io);
     assert_eq!(io.struck(), 2);
