@@ -43,7 +43,7 @@ fn size() -> Size {
     if is_release() {
         return Size { reach, drawn: u64::MAX, distinct: of_release(100_000_000) };
     }
-    Size { reach, drawn: 520, distinct: 1_000_000 }
+    Size { reach, drawn: 490, distinct: 1_000_000 }
 }
 
 #[test]
