@@ -341,7 +341,6 @@ impl Log {
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
-#[expect(clippy::unwrap_used, reason = "a test may stop")]
 mod tests {
     use std::sync::Arc;
 
