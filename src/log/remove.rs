@@ -77,7 +77,7 @@ pub(crate) struct Removal {
     /// They may go.
     ready: VecDeque<Leftover>,
     /// One of them is out for a step.
-    stepping: bool,
+    stepping: Option<Holder>,
     /// The system refused to remove them; the next trim tries again.
     refused: Vec<Leftover>,
 }
@@ -108,15 +108,16 @@ impl Removal {
         self.ready.extend(dropped.map(Leftover::of));
     }
 
+    /// The files that are still there, the one that is out for a step included.
     pub(crate) fn holders(&self) -> impl Iterator<Item = Holder> {
         let all = self.waiting.iter().chain(&self.refused).chain(&self.ready);
-        all.map(Leftover::holder)
+        all.map(Leftover::holder).chain(self.stepping.clone())
     }
 
-    /// How many files are still there, the one that is out for a step included.
+    /// How many those are.
     pub(crate) fn file_count(&self) -> usize {
         let named = self.waiting.len().saturating_add(self.refused.len());
-        named.saturating_add(self.ready.len()).saturating_add(usize::from(self.stepping))
+        named.saturating_add(self.ready.len()).saturating_add(usize::from(self.stepping.is_some()))
     }
 }
 
@@ -132,15 +133,15 @@ impl Shared {
     pub(crate) fn remove_step(&self) -> bool {
         let mut gate = self.gate();
         // Nothing is written behind a failure, here neither.
-        if gate.removal.stepping || gate.poison.is_some() {
+        if gate.removal.stepping.is_some() || gate.poison.is_some() {
             return false;
         }
         let Some(mut leftover) = gate.removal.ready.pop_front() else { return false };
-        gate.removal.stepping = true;
+        gate.removal.stepping = Some(leftover.holder());
         drop(gate);
         let step = self.shorten(&mut leftover);
         let mut gate = self.gate();
-        gate.removal.stepping = false;
+        gate.removal.stepping = None;
         match step {
             Ok(Step::Gone) => {}
             Ok(Step::Shorter) => gate.removal.ready.push_front(leftover),
