@@ -207,9 +207,9 @@ impl SegmentFacts {
         self.header.is_ok_and(|header| uuid.is_none_or(|uuid| uuid == header.uuid))
     }
 
-    /// Whether a placed segment could have become this by no crash, so that who moved the file there
-    /// did, and what it holds is not lost: it has held records, of another log or from beyond the
-    /// last segment of this number. `None` for the log's UUID where nothing is sure of it.
+    /// Whether somebody moved the file to where its name says that it was trimmed, which no crash
+    /// does: it has held records, of another log or of a segment above `last`, the greatest number of
+    /// the log. Of every file with a header, where the log's UUID is not known for sure (`None`).
     pub(crate) fn is_moved_here(&self, uuid: Option<Uuid>, last: u64) -> bool {
         let Ok(header) = self.header else { return false };
         let has_held = |slot: &Slot| slot.counter > 1 || slot.durable_lsn >= header.first_lsn;
