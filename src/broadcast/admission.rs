@@ -257,10 +257,10 @@ impl Inner {
         let Some(task) = core.state.task(id) else { return Ok(None) };
         #[cfg(planted)]
         if crate::planted::is_active(crate::planted::Bug::FingerprintFastPath) {
-            return Ok(tombstone_answer(task));
+            return Ok(tombstone_answer(&task));
         }
         self.compare(&task.accepted, print)?;
-        Ok(tombstone_answer(task).map(|answer| self.as_given(answer, true)))
+        Ok(tombstone_answer(&task).map(|answer| self.as_given(answer, true)))
     }
 
     /// The one place where fingerprints are compared.

@@ -6,7 +6,8 @@
 //!
 //! It reads no clock. What depends on time is asked with a time: [`State::is_over`].
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use oncelog_format::control::{
@@ -15,7 +16,9 @@ use oncelog_format::control::{
 };
 use oncelog_format::message::{BroadcastId, Scope};
 
+use super::owners::Owners;
 use super::seen::Seen;
+use super::tombstones::Tombstones;
 use super::window::Window;
 
 mod entries;
@@ -26,8 +29,11 @@ pub use self::task::{Job, TaskState};
 /// The durable state: a function of the control records alone.
 #[derive(Clone, Debug, Default)]
 pub struct State {
+    /// Tasks that are not done, and the few that are and do not fit among the others.
     tasks: BTreeMap<BroadcastId, TaskState>,
-    scopes: HashMap<Scope, BroadcastId>,
+    /// The tasks that are done.
+    tombstones: Tombstones,
+    scopes: Owners,
     jobs: BTreeMap<BroadcastId, Arc<Job>>,
     /// The jobs that are not over: an index of `jobs`.
     running: BTreeSet<BroadcastId>,
@@ -133,7 +139,10 @@ impl State {
         }
         self.last_id = id.0;
         if let Some(scope) = &accepted.scope {
-            self.scopes.insert(scope.clone(), id);
+            if let Some(before) = self.owner(scope) {
+                self.scopes.remove(scope, before);
+            }
+            self.scopes.insert(scope, id);
             self.window.enter(&scope.principal);
         }
         if let JobLink::Ends { job, attempt, commit } = accepted.job
@@ -157,16 +166,21 @@ impl State {
     }
 
     fn ack(&mut self, id: BroadcastId, positions: &[AckPosition], at_ms: u64) {
-        let Some(task) = self.tasks.get_mut(&id) else {
+        if let Some(task) = self.tasks.get_mut(&id) {
+            self.ignored += task.take_acks(positions, at_ms);
+        } else if let Some(mut task) = self.tombstones.task(id) {
+            self.ignored += task.take_acks(positions, at_ms);
+            self.tombstones.remove(id);
+            self.bury(task);
+        } else {
             self.ignored += 1;
-            return;
-        };
-        for position in positions {
-            let at = usize::try_from(position.vchannel).unwrap_or(usize::MAX);
-            match task.acks.get_mut(at) {
-                Some(ack @ None) => (*ack, task.moved_at_ms) = (Some(*position), at_ms),
-                _ => self.ignored += 1,
-            }
+        }
+    }
+
+    /// Puts a task that is done where the others are.
+    fn bury(&mut self, task: TaskState) {
+        if let Err(task) = self.tombstones.insert(task) {
+            self.tasks.insert(task.accepted.id(), task);
         }
     }
 
@@ -180,8 +194,10 @@ impl State {
         task.parked = None;
         task.accepted = Arc::new(tombstone_of(&whole));
         self.starting -= usize::from(whole.job == JobLink::Starts);
-        if whole.scope.is_none() {
-            self.tasks.remove(&done.id);
+        if let Some(task) = self.tasks.remove(&done.id)
+            && whole.scope.is_some()
+        {
+            self.bury(task);
         }
         match whole.job {
             JobLink::Starts if done.outcome == Outcome::Done => {
@@ -216,28 +232,33 @@ impl State {
     fn forget(&mut self, dropped: Dropped) {
         let id = dropped.id;
         if dropped.cause == DropCause::Retired {
-            if !self.is_running(id) && !self.tasks.contains_key(&id) {
+            if !self.is_running(id) && !self.holds_task(id) {
                 self.unlist(id);
                 self.jobs.remove(&id);
             }
             return;
         }
-        if self.tasks.get(&id).is_none_or(|task| task.done.is_none()) {
+        let done = self.tasks.get(&id).is_some_and(|task| task.done.is_some());
+        let task = if done { self.tasks.remove(&id) } else { self.tombstones.remove(id) };
+        let Some((task, (_, done_at_ms))) = task.and_then(|task| {
+            let done = task.done.clone()?;
+            Some((task, done))
+        }) else {
             self.ignored += 1;
             return;
-        }
-        let Some(task) = self.tasks.remove(&id) else { return };
+        };
         let Some(scope) = &task.accepted.scope else { return };
-        self.window.leave(id, &scope.principal, dropped.cause, task.expires_at_ms());
+        let class = (task.accepted.lifetime_ms, task.accepted.firm);
+        self.window.leave(id, &scope.principal, dropped.cause, done_at_ms, class);
         self.seen.insert(scope);
         #[cfg(planted)]
-        if crate::planted::is_active(crate::planted::Bug::ScopeWithoutOwner) {
-            self.scopes.remove(scope);
+        if crate::planted::is_active(crate::planted::Bug::ScopeWithoutOwner)
+            && let Some(other) = self.owner(scope)
+        {
+            self.scopes.remove(scope, other);
         }
         // A newer acceptance may own the scope: then it stays.
-        if self.scopes.get(scope) == Some(&id) {
-            self.scopes.remove(scope);
-        }
+        self.scopes.remove(scope, id);
     }
 
     fn attempt(&mut self, attempt: Attempt) {
@@ -274,38 +295,65 @@ impl State {
     /// Brings the window up to date about a task whose end, or whose job's end, changed.
     fn index(&mut self, id: BroadcastId) {
         let running = self.is_running(id);
-        let Some(task) = self.tasks.get(&id) else { return };
-        let Some(scope) = &task.accepted.scope else { return };
-        match (&task.done, task.expires_at_ms()) {
-            (Some((_, done_at_ms)), Some(expires_at_ms)) if !running => self.window.settle(
-                id,
-                &scope.principal,
-                (*done_at_ms, expires_at_ms),
-                task.accepted.firm,
-            ),
-            _ => self.window.unsettle(id, &scope.principal),
+        let Some(task) = self.task(id).map(Cow::into_owned) else { return };
+        let (Some(scope), Some((_, done_at_ms))) = (&task.accepted.scope, &task.done) else {
+            return;
+        };
+        let class = (task.accepted.lifetime_ms, task.accepted.firm);
+        if running {
+            self.window.unsettle(id, &scope.principal, *done_at_ms, class);
+        } else {
+            self.window.settle(id, &scope.principal, *done_at_ms, class);
         }
     }
 
     /// Starts the time of every tombstone again.
     #[cfg(planted)]
     pub(crate) fn reset_tombstones(&mut self) {
-        for task in self.tasks.values_mut() {
+        let again_at_ms = self.newest_ms.saturating_add(1);
+        for id in self.tombstones.ids().collect::<Vec<_>>() {
+            let Some(mut task) = self.tombstones.remove(id) else { continue };
             if let Some((_, at_ms)) = &mut task.done {
-                *at_ms = self.newest_ms.saturating_add(1);
+                *at_ms = again_at_ms;
             }
+            self.bury(task);
         }
+    }
+
+    /// Says whether there is a task of an identity, live or tombstone.
+    #[must_use]
+    pub fn holds_task(&self, id: BroadcastId) -> bool {
+        self.tasks.contains_key(&id) || self.tombstones.holds(id)
     }
 
     /// Returns the task of an identity, live or tombstone.
     #[must_use]
-    pub fn task(&self, id: BroadcastId) -> Option<&TaskState> {
-        self.tasks.get(&id)
+    pub fn task(&self, id: BroadcastId) -> Option<Cow<'_, TaskState>> {
+        let live = self.tasks.get(&id).map(Cow::Borrowed);
+        live.or_else(|| self.tombstones.task(id).map(Cow::Owned))
     }
 
     /// Returns all tasks, live and tombstones, by identity.
-    pub fn tasks(&self) -> impl Iterator<Item = (BroadcastId, &TaskState)> {
-        self.tasks.iter().map(|(id, task)| (*id, task))
+    pub fn tasks(&self) -> impl Iterator<Item = (BroadcastId, Cow<'_, TaskState>)> {
+        let mut next = Some(BroadcastId(0));
+        std::iter::from_fn(move || {
+            let id = self.task_from(next?)?;
+            next = id.0.checked_add(1).map(BroadcastId);
+            Some((id, self.task(id)?))
+        })
+    }
+
+    /// Returns the tasks that are not done, by identity.
+    pub fn open_tasks(&self) -> impl Iterator<Item = (BroadcastId, &TaskState)> {
+        let open = self.tasks.iter().filter(|(_, task)| task.done.is_none());
+        open.map(|(id, task)| (*id, task))
+    }
+
+    /// The first task from an identity on.
+    fn task_from(&self, id: BroadcastId) -> Option<BroadcastId> {
+        let live = self.tasks.range(id..).next().map(|(id, _)| *id);
+        let done = self.tombstones.first_from(id);
+        live.into_iter().chain(done).min()
     }
 
     /// Returns how many tasks there are, with those that are done and kept.
@@ -317,7 +365,10 @@ impl State {
     /// Returns the identity that owns a scope.
     #[must_use]
     pub fn owner(&self, scope: &Scope) -> Option<BroadcastId> {
-        self.scopes.get(scope).copied()
+        self.scopes.find(scope, |id| match self.tasks.get(&id) {
+            Some(task) => task.accepted.scope.as_ref() == Some(scope),
+            None => self.tombstones.is_of(id, scope),
+        })
     }
 
     /// Returns the job of an identity.
@@ -438,8 +489,11 @@ impl State {
     /// key may be used anew.
     #[must_use]
     pub fn is_over(&self, id: BroadcastId, now_ms: u64) -> bool {
-        let expires = self.tasks.get(&id).and_then(TaskState::expires_at_ms);
-        expires.is_some_and(|at| now_ms >= at) && !self.is_running(id)
+        let expires_at_ms = match self.tasks.get(&id) {
+            Some(task) => task.expires_at_ms(),
+            None => self.tombstones.times(id).map(|(done, lifetime)| done.saturating_add(lifetime)),
+        };
+        expires_at_ms.is_some_and(|at_ms| now_ms >= at_ms) && !self.is_running(id)
     }
 }
 

@@ -51,7 +51,7 @@ impl Inner {
         let retention_ms = core.policy.record().task_retention_ms;
         let over = now_ms.checked_sub(retention_ms).map(|until_ms| core.state.over_until(until_ms));
         // A live key pins its job.
-        let retired = over.into_iter().flatten().filter(|id| core.state.task(*id).is_none());
+        let retired = over.into_iter().flatten().filter(|id| !core.state.holds_task(*id));
         let room = BATCH_COUNT_MAX.saturating_sub(batch.len());
         batch.extend(retired.take(room).map(|id| dropped(id, DropCause::Retired)));
         let count = batch.len();
