@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use oncelog_format::control::{
-    Accepted, AckPosition, Attempt, Body, Collection, ControlRecord, Done, DropCause, Dropped,
-    JobLink, Outcome, PolicyRecord,
+    Accepted, AckPosition, Body, Collection, ControlRecord, Done, DropCause, Dropped, JobLink,
+    Outcome, PolicyRecord,
 };
 use oncelog_format::message::{BroadcastId, Scope};
 
@@ -22,6 +22,7 @@ use super::tombstones::Tombstones;
 use super::window::Window;
 
 mod entries;
+mod jobs;
 mod task;
 
 pub use self::task::{Job, TaskState};
@@ -125,10 +126,6 @@ impl State {
 
     fn open_task(&mut self, id: BroadcastId) -> Option<&mut TaskState> {
         self.tasks.get_mut(&id).filter(|task| task.done.is_none())
-    }
-
-    fn attempt_of(&mut self, job: BroadcastId, attempt: u32) -> Option<&mut Job> {
-        self.jobs.get_mut(&job).map(Arc::make_mut).filter(|job| job.attempt == attempt)
     }
 
     fn accept(&mut self, accepted: Arc<Accepted>, at_ms: u64) {
@@ -261,37 +258,6 @@ impl State {
         self.scopes.remove(scope, id);
     }
 
-    fn attempt(&mut self, attempt: Attempt) {
-        self.unlist(attempt.job);
-        match self.jobs.get_mut(&attempt.job).map(Arc::make_mut) {
-            Some(job) => {
-                job.attempt = attempt.attempt;
-                (job.plan, job.state, job.end, job.over) = (None, None, None, None);
-            }
-            None => self.ignored += 1,
-        }
-        self.list(attempt.job);
-        self.index(attempt.job);
-    }
-
-    /// Takes a job into the indexes of jobs, when it changed.
-    fn list(&mut self, id: BroadcastId) {
-        match self.jobs.get(&id).map(|job| job.over) {
-            Some(None) => drop(self.running.insert(id)),
-            Some(Some((_, at_ms))) => drop(self.over.insert((at_ms, id))),
-            None => {}
-        }
-    }
-
-    /// Takes a job out of the indexes of jobs, before it changes.
-    fn unlist(&mut self, id: BroadcastId) {
-        match self.jobs.get(&id).map(|job| job.over) {
-            Some(None) => drop(self.running.remove(&id)),
-            Some(Some((_, at_ms))) => drop(self.over.remove(&(at_ms, id))),
-            None => {}
-        }
-    }
-
     /// Brings the window up to date about a task whose end, or whose job's end, changed.
     fn index(&mut self, id: BroadcastId) {
         let running = self.is_running(id);
@@ -359,7 +325,7 @@ impl State {
     /// Returns how many tasks there are, with those that are done and kept.
     #[must_use]
     pub fn task_count(&self) -> usize {
-        self.tasks.len()
+        self.tasks.len() + self.tombstones.count()
     }
 
     /// Returns the identity that owns a scope.
@@ -369,17 +335,6 @@ impl State {
             Some(task) => task.accepted.scope.as_ref() == Some(scope),
             None => self.tombstones.is_of(id, scope),
         })
-    }
-
-    /// Returns the job of an identity.
-    #[must_use]
-    pub fn job(&self, id: BroadcastId) -> Option<&Arc<Job>> {
-        self.jobs.get(&id)
-    }
-
-    /// Returns all jobs that are known, by identity.
-    pub fn jobs(&self) -> impl Iterator<Item = (BroadcastId, &Arc<Job>)> {
-        self.jobs.iter().map(|(id, job)| (*id, job))
     }
 
     /// Returns the collection of a name.
@@ -461,28 +416,6 @@ impl State {
     #[must_use]
     pub fn next_collection_id(&self) -> u64 {
         self.collections.keys().next_back().map_or(1, |last| last.saturating_add(1))
-    }
-
-    /// Says whether a job of this identity is not over.
-    #[must_use]
-    pub fn is_running(&self, id: BroadcastId) -> bool {
-        self.running.contains(&id)
-    }
-
-    /// Returns the jobs that are not over, and the broadcasts that will start one.
-    #[must_use]
-    pub fn live_job_count(&self) -> usize {
-        self.starting + self.running.len()
-    }
-
-    /// Returns the jobs that are not over, by identity.
-    pub fn running_jobs(&self) -> impl Iterator<Item = (BroadcastId, &Arc<Job>)> {
-        self.running.iter().filter_map(|id| Some((*id, self.jobs.get(id)?)))
-    }
-
-    /// Returns the jobs that were over at `at_ms` or before, oldest end first.
-    pub(crate) fn over_until(&self, at_ms: u64) -> impl Iterator<Item = BroadcastId> {
-        self.over.range(..=(at_ms, BroadcastId(u64::MAX))).map(|(_, id)| *id)
     }
 
     /// Says whether at `now_ms` the window of a key is over and its work is terminal, so that the

@@ -78,6 +78,10 @@ impl Tombstones {
         self.pages.first_from(id.0).map(BroadcastId)
     }
 
+    pub(crate) fn count(&self) -> usize {
+        self.pages.count()
+    }
+
     pub(crate) fn ids(&self) -> impl Iterator<Item = BroadcastId> {
         self.pages.numbers().map(BroadcastId)
     }

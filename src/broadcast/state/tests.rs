@@ -1,4 +1,4 @@
-use oncelog_format::control::{Entries, Entry, PchannelEnd};
+use oncelog_format::control::{Attempt, Entries, Entry, PchannelEnd};
 use oncelog_format::message::{AckMode, BroadcastHeader, Fingerprint, TimeTick};
 
 use super::super::snapshot::Snapshot;

@@ -12,6 +12,7 @@ const GROW_LEN: usize = 512;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pages {
     pages: BTreeMap<u64, Page>,
+    count: usize,
 }
 
 /// The records of 64 numbers, in their order.
@@ -91,15 +92,23 @@ impl Pages {
 
     /// Puts a record in place of the one that is there.
     pub(crate) fn insert(&mut self, number: u64, record: &[u8]) {
-        self.pages.entry(number / PAGE_COUNT).or_default().insert(bit(number), record);
+        let page = self.pages.entry(number / PAGE_COUNT).or_default();
+        self.count += usize::from(page.present & bit(number) == 0);
+        page.insert(bit(number), record);
     }
 
     pub(crate) fn remove(&mut self, number: u64) {
         let Some(page) = self.pages.get_mut(&(number / PAGE_COUNT)) else { return };
+        self.count -= usize::from(page.present & bit(number) != 0);
         page.remove(bit(number));
         if page.present == 0 {
             self.pages.remove(&(number / PAGE_COUNT));
         }
+    }
+
+    /// How many records there are.
+    pub(crate) fn count(&self) -> usize {
+        self.count
     }
 
     /// The first number from `number` on that has a record.
@@ -145,6 +154,7 @@ mod tests {
                 pages.remove(number);
                 map.remove(&number);
             }
+            assert_eq!(pages.count(), map.len());
             let asked = dice.below(300);
             assert_eq!(pages.record(asked), map.get(&asked).map(Vec::as_slice));
             assert_eq!(pages.first_from(asked), map.range(asked..).next().map(|(n, _)| *n));
