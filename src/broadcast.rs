@@ -70,14 +70,13 @@ use self::core::{Core, Inner};
 use self::counts::Counts;
 use self::handle::{Handle, inside};
 
-pub use self::admission::check_client_key;
 pub use self::jobs::{Ended, Jobs, SliceMessage};
 pub use self::keys::{KeyHistory, KeyInfo, KeyState, WindowSummary};
 pub use self::kind::{MessageType, Noop, Role, Task, Verdict};
 pub use self::opening::Opening;
 pub use self::options::{CollectionSpec, Options};
 pub use self::policy::{Policy, Setting, Violation, WindowFull, parse_duration};
-pub use self::request::{Answer, Identity, Outcome, Request};
+pub use self::request::{Answer, Identity, Outcome, Request, check_client_key};
 pub use self::seen::Seen;
 pub use self::state::{Job, State, TaskState};
 pub use self::stats::{

@@ -14,9 +14,10 @@ use oncelog_format::control::{
     Accepted, AckPosition, Body, Collection, ControlRecord, Done, DropCause, Dropped, JobLink,
     Outcome, PolicyRecord,
 };
-use oncelog_format::message::{BroadcastId, Scope};
+use oncelog_format::message::{BroadcastId, Fingerprint, Scope};
 
 use super::owners::Owners;
+use super::request::Answer;
 use super::seen::Seen;
 use super::tombstones::Tombstones;
 use super::window::Window;
@@ -261,15 +262,19 @@ impl State {
     /// Brings the window up to date about a task whose end, or whose job's end, changed.
     fn index(&mut self, id: BroadcastId) {
         let running = self.is_running(id);
-        let Some(task) = self.task(id).map(Cow::into_owned) else { return };
-        let (Some(scope), Some((_, done_at_ms))) = (&task.accepted.scope, &task.done) else {
+        let whole = self.tasks.get(&id).and_then(|task| {
+            let (accepted, (_, done_at_ms)) = (&task.accepted, task.done.as_ref()?);
+            let principal = accepted.scope.as_ref()?.principal.as_str();
+            Some((principal, *done_at_ms, (accepted.lifetime_ms, accepted.firm)))
+        });
+        let Some((principal, done_at_ms, class)) = whole.or_else(|| self.tombstones.ending(id))
+        else {
             return;
         };
-        let class = (task.accepted.lifetime_ms, task.accepted.firm);
         if running {
-            self.window.unsettle(id, &scope.principal, *done_at_ms, class);
+            self.window.unsettle(id, principal, done_at_ms, class);
         } else {
-            self.window.settle(id, &scope.principal, *done_at_ms, class);
+            self.window.settle(id, principal, done_at_ms, class);
         }
     }
 
@@ -297,6 +302,12 @@ impl State {
     pub fn task(&self, id: BroadcastId) -> Option<Cow<'_, TaskState>> {
         let live = self.tasks.get(&id).map(Cow::Borrowed);
         live.or_else(|| self.tombstones.task(id).map(Cow::Owned))
+    }
+
+    /// What a tombstone answers a retry of this fingerprint with; `None` also where a whole task has to
+    /// say it.
+    pub(crate) fn answer(&self, id: BroadcastId, print: &Fingerprint) -> Option<Answer> {
+        self.tombstones.answer(id, print)
     }
 
     /// Returns all tasks, live and tombstones, by identity.
@@ -424,7 +435,10 @@ impl State {
     pub fn is_over(&self, id: BroadcastId, now_ms: u64) -> bool {
         let expires_at_ms = match self.tasks.get(&id) {
             Some(task) => task.expires_at_ms(),
-            None => self.tombstones.times(id).map(|(done, lifetime)| done.saturating_add(lifetime)),
+            None => {
+                let ending = self.tombstones.ending(id);
+                ending.map(|(_, done_at_ms, class)| done_at_ms.saturating_add(class.0))
+            }
         };
         expires_at_ms.is_some_and(|at_ms| now_ms >= at_ms) && !self.is_running(id)
     }

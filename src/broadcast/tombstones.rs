@@ -6,9 +6,11 @@
 //! and says nothing that a [`TaskState`] does not: one that does not fit is given back, and kept
 //! whole by the state.
 
-use oncelog_format::message::{BroadcastId, Scope};
+use oncelog_format::message::{BroadcastId, Fingerprint, Scope};
 
+use super::request::Answer;
 use super::state::TaskState;
+use super::window::Class;
 
 mod pages;
 mod record;
@@ -57,10 +59,17 @@ impl Tombstones {
         self.pages.record(id.0).is_some()
     }
 
-    /// When it was done and for how long it is kept, in milliseconds.
-    pub(crate) fn times(&self, id: BroadcastId) -> Option<(u64, u64)> {
+    /// What a retry of this fingerprint is answered with.
+    pub(crate) fn answer(&self, id: BroadcastId, print: &Fingerprint) -> Option<Answer> {
         let (number, mut rest) = record::shape(self.pages.record(id.0)?)?;
-        Some((record::take(&mut rest)?, self.shapes.shape(number)?.lifetime_ms))
+        record::answer(id, self.shapes.shape(number)?, &mut rest, print)
+    }
+
+    /// Whose key it is, when it was done in milliseconds, and its class in the window.
+    pub(crate) fn ending(&self, id: BroadcastId) -> Option<(&str, u64, Class)> {
+        let (number, mut rest) = record::shape(self.pages.record(id.0)?)?;
+        let shape = self.shapes.shape(number)?;
+        Some((&shape.principal, record::take(&mut rest)?, (shape.lifetime_ms, shape.firm)))
     }
 
     /// Says whether a tombstone is of this scope.

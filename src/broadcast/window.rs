@@ -13,7 +13,7 @@ use super::policy::{Policy, WindowFull};
 
 /// What keys have in common that become free in the order in which they were done: how long they are
 /// kept, in milliseconds, and whether that was promised.
-pub(super) type Class = (u64, bool);
+pub(crate) type Class = (u64, bool);
 
 /// The keys of one principal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

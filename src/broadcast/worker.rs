@@ -253,7 +253,6 @@ impl Inner {
     /// Acts on what is durable; returns a job that was made by it.
     pub(crate) fn settled(&self, core: &mut Core, settled: Settled) -> Option<BroadcastId> {
         match settled {
-            Settled::Nothing => {}
             Settled::Admitted(id) => {
                 if let Some(run) = core.runs.get_mut(&id) {
                     run.admitted = true;

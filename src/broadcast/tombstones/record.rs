@@ -5,13 +5,16 @@
 
 use std::sync::Arc;
 
-use oncelog_format::control::{Accepted, AckPosition, JobLink, Outcome};
+use oncelog_format::control::{Accepted, AckPosition, JobLink, Outcome as Ending};
 use oncelog_format::message::{
     BroadcastHeader, BroadcastId, Fingerprint, FingerprintField, Resource, Scope, TimeTick,
 };
 
+use super::super::request::{Answer, Outcome};
 use super::super::state::TaskState;
 use super::shapes::Shape;
+use crate::channel::Position;
+use crate::lsn::Lsn;
 
 /// Bits of a time tick below its milliseconds.
 const TICK_BITS: u32 = 18;
@@ -24,7 +27,7 @@ pub(super) fn fits(task: &TaskState) -> bool {
         && accepted.trace.is_none()
         && accepted.payload.is_empty();
     let linked = matches!(accepted.job, JobLink::None | JobLink::Starts);
-    let ended = matches!(task.done, Some((Outcome::Done | Outcome::Failed(_), _)));
+    let ended = matches!(task.done, Some((Ending::Done | Ending::Failed(_), _)));
     let mut acks = (0..).zip(&task.acks);
     let placed = acks.all(|(at, ack)| ack.as_ref().is_none_or(|ack| ack.vchannel == at));
     let whole = task.acks.len() == accepted.header.vchannels.len();
@@ -65,7 +68,7 @@ pub(super) fn encode(task: &TaskState, scope: &Scope, shape: usize, out: &mut Ve
         before = (ack.lsn, ack.time_tick.0);
     }
     match ending {
-        Outcome::Failed(reason) => {
+        Ending::Failed(reason) => {
             out.push(1);
             out.extend_from_slice(reason.as_bytes());
         }
@@ -87,6 +90,59 @@ pub(super) fn is_own(mut rest: &[u8], scope: &Scope) -> Option<bool> {
             && take_bytes(&mut rest)? == scope.identity.as_bytes()
             && take(&mut rest)? == scope.generation,
     )
+}
+
+/// What a retry of this fingerprint is answered with; `None` for another fingerprint.
+pub(super) fn answer(
+    id: BroadcastId,
+    shape: &Shape,
+    rest: &mut &[u8],
+    print: &Fingerprint,
+) -> Option<Answer> {
+    let done_at_ms = take(rest)?;
+    take_bytes(rest)?;
+    take_bytes(rest)?;
+    take(rest)?;
+    let accepted_at_ms = take_difference(rest, done_at_ms)?;
+    take_difference(rest, accepted_at_ms)?;
+    let names = print.fields.iter().map(|field| &field.name);
+    if print.version != shape.print_version || !shape.print_names.iter().eq(names) {
+        return None;
+    }
+    for field in &print.fields {
+        let (digest, behind) = rest.split_first_chunk::<32>()?;
+        *rest = behind;
+        if *digest != field.digest {
+            return None;
+        }
+    }
+    for _ in 0..take(rest)? {
+        take_bytes(rest)?;
+        take_bytes(rest)?;
+        take_flag(rest)?;
+    }
+    let acks = take_acks(rest, accepted_at_ms, shape.vchannels.len())?;
+    let channels = shape.vchannels.iter().zip(acks).filter_map(|(name, ack)| {
+        let ack = ack?;
+        Some((name.clone(), Position::new(Lsn::new(ack.lsn)?, ack.time_tick)))
+    });
+    let channels = channels.collect();
+    let expires_at_ms = shape.firm.then(|| done_at_ms.saturating_add(shape.lifetime_ms));
+    let outcome = if take_flag(rest)? {
+        Outcome::Failed { reason: std::str::from_utf8(rest).ok()?.to_owned() }
+    } else {
+        Outcome::Done
+    };
+    Some(Answer {
+        id,
+        duplicated: true,
+        accepted_at_ms,
+        done_at_ms,
+        expires_at_ms,
+        outcome,
+        channels,
+        clock_held: false,
+    })
 }
 
 /// The task that was encoded behind its shape.
@@ -115,9 +171,9 @@ pub(super) fn decode(id: BroadcastId, shape: &Shape, rest: &mut &[u8]) -> Option
     }
     let acks = take_acks(rest, accepted_at_ms, shape.vchannels.len())?;
     let ending = if take_flag(rest)? {
-        Outcome::Failed(std::str::from_utf8(rest).ok()?.to_owned())
+        Ending::Failed(std::str::from_utf8(rest).ok()?.to_owned())
     } else {
-        Outcome::Done
+        Ending::Done
     };
     let accepted = Accepted {
         header: BroadcastHeader {

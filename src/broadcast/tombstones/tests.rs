@@ -5,6 +5,7 @@ use oncelog_format::message::{
     AckMode, BroadcastHeader, Fingerprint, FingerprintField, Resource, TimeTick,
 };
 
+use super::super::request::tombstone_answer;
 use super::*;
 use crate::io::fault::Dice;
 
@@ -79,8 +80,19 @@ fn a_tombstone_is_the_task_that_it_was() {
         let expected = tasks.get(&asked.0);
         assert_eq!(stones.task(asked).as_ref(), expected, "step {n}");
         assert_eq!(stones.holds(asked), expected.is_some());
-        let times = expected.map(|task| (task.done.as_ref().unwrap().1, task.accepted.lifetime_ms));
-        assert_eq!(stones.times(asked), times);
+        let ending = expected.map(|task| {
+            let (accepted, done) = (&task.accepted, task.done.as_ref().unwrap().1);
+            let principal = accepted.scope.as_ref().unwrap().principal.as_str();
+            (principal, done, (accepted.lifetime_ms, accepted.firm))
+        });
+        assert_eq!(stones.ending(asked), ending);
+        let print = expected.map(|task| task.accepted.fingerprint.clone());
+        let none = Fingerprint { version: 1, fields: Vec::new() };
+        let print = print.unwrap_or(none);
+        assert_eq!(stones.answer(asked, &print), expected.and_then(tombstone_answer));
+        let mut other = print.clone();
+        other.fields.first_mut().into_iter().for_each(|field| field.digest[31] ^= 1);
+        assert_eq!(stones.answer(asked, &other).is_some(), other == print && expected.is_some());
         let scope = expected.and_then(|task| task.accepted.scope.clone());
         let other = task(&mut dice, id).accepted.scope.clone().unwrap();
         assert_eq!(stones.is_of(asked, &other), scope.as_ref() == Some(&other));
