@@ -9,7 +9,7 @@ use oncelog_format::control::DropCause;
 use oncelog_format::message::BroadcastId;
 
 use super::order::{At, Order};
-use super::policy::{Policy, WindowFull};
+use super::policy::{Policy, WhenFull};
 
 /// What keys have in common that become free in the order in which they were done: how long they are
 /// kept, in milliseconds, and whether that was promised.
@@ -302,7 +302,7 @@ impl Window {
         next_free_in_ms: Option<u64>,
     ) -> Admission {
         match victim {
-            Some((_, id)) if policy.window_full == WindowFull::EvictOldest => Admission::Evict(id),
+            Some((_, id)) if policy.window_full == WhenFull::EvictOldest => Admission::Evict(id),
             _ => Admission::Full { count, bound, next_free_in_ms },
         }
     }
@@ -377,7 +377,7 @@ mod tests {
             assert_eq!(said, gone);
             let policy = Policy {
                 window_count_max: u64::try_from(live).unwrap().max(1),
-                window_full: WindowFull::EvictOldest,
+                window_full: WhenFull::EvictOldest,
                 principal_share_max: 100,
                 ..Policy::default()
             };
