@@ -17,6 +17,7 @@ mod chunks;
 mod copies;
 mod core;
 mod counts;
+mod deciding;
 mod ends;
 mod fingerprint;
 mod handle;

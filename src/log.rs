@@ -33,6 +33,7 @@ mod report;
 pub(crate) mod reserve;
 mod retention;
 mod roll;
+mod room;
 mod salvage;
 mod scan;
 #[cfg(any(loom, shuttle))]

@@ -12,6 +12,7 @@ use oncelog_format::message::{BroadcastHeader, BroadcastId, Fingerprint, Resourc
 
 use super::copies;
 use super::core::{Cell, Copy, Core, Deadline, Guard, Inner, Run, Settled};
+use super::deciding::DECISION_LEN;
 use super::fingerprint::fingerprint;
 use super::holds::Hold;
 use super::kind::{MessageType, Role};
@@ -371,7 +372,7 @@ impl Inner {
         resources: &[Resource],
         print: &Fingerprint,
     ) -> Result<Option<(BroadcastId, Arc<Cell>)>> {
-        let mut core = self.lock();
+        let mut core = self.lock_to_decide(request.carried_len() + DECISION_LEN);
         core.usable()?;
         let made = self.made_by(&core, request)?;
         kind.recheck(request, &Lent::new(&mut core, &made).state)?;

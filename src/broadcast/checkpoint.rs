@@ -16,6 +16,7 @@ use oncelog_format::limits::CHECKPOINT_PART_LEN_MAX;
 use sha2::{Digest as _, Sha256};
 
 use super::core::{Core, Guard, Inner};
+use super::deciding::DECISION_LEN;
 use super::options::Options;
 use super::refusal;
 use super::restore;
@@ -393,7 +394,11 @@ impl Inner {
     /// Writes the parts that are full, or with `all` what there is.
     fn write_parts(&self, stream: &mut Stream, covers: u64, all: bool) -> Result<()> {
         while let Some(part) = stream.take(covers, all) {
-            let (pending, _) = self.hand_over(&mut self.lock(), vec![part])?;
+            // As much as it is: room for a whole one would start a segment for a small one.
+            let len = if let Body::CheckpointPart(part) = &part { part.bytes.len() } else { 0 };
+            let mut core = self.lock_to_decide(len + DECISION_LEN);
+            let (pending, _) = self.hand_over(&mut core, vec![part])?;
+            drop(core);
             // One part is in memory at a time, and others have the disk in between.
             self.settle(pending)?;
         }

@@ -7,6 +7,7 @@ use oncelog_format::limits::TEXT_LEN_MAX;
 use oncelog_format::message::BroadcastId;
 
 use super::core::{Core, Inner, Settled};
+use super::deciding::DECISION_LEN;
 use super::owed::REASON_BYTES_MAX;
 use super::worker::Next;
 use crate::error::{ErrorKind, Result};
@@ -68,7 +69,7 @@ impl Inner {
 
     /// Hands a Done over.
     pub(super) fn end(&self, id: BroadcastId, ending: Ending) -> Result<Next> {
-        let mut core = self.lock();
+        let mut core = self.lock_to_decide(DECISION_LEN);
         let failed = if let Ending::Failed(reason) = &ending { Some(reason) } else { None };
         let ended = |reason: &str| {
             failed.map_or_else(|| ending.clone(), |_| Ending::Failed(reason.to_owned()))

@@ -119,6 +119,12 @@ impl Request {
         self.trace_context = Some(traceparent.into());
         self
     }
+
+    /// Bytes that its acceptance carries for it, beside names.
+    pub(crate) fn carried_len(&self) -> usize {
+        let properties = self.properties.iter().map(|(key, value)| key.len() + value.len() + 16);
+        self.payload.len() + properties.sum::<usize>()
+    }
 }
 
 /// How a broadcast ended.

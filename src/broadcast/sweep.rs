@@ -13,6 +13,9 @@ use crate::error::{ErrorKind, Result};
 /// Most records of one batch: the lock is held for less than a millisecond.
 const BATCH_COUNT_MAX: usize = 128;
 
+/// More than the record of one key takes of control, in bytes.
+const DROP_LEN: usize = 64;
+
 impl Inner {
     /// Sweeps every `check_interval` until the broadcaster stops.
     pub(crate) fn sweep_all(&self) {
@@ -46,7 +49,7 @@ impl Inner {
     /// Drops what is over, at most one batch, and waits until that is durable, so that others go
     /// between two of them; returns how many.
     pub(crate) fn sweep(&self) -> Result<usize> {
-        let mut core = self.lock();
+        let mut core = self.lock_to_decide(BATCH_COUNT_MAX * DROP_LEN);
         core.usable()?;
         let now_ms = self.time().wall_ms().max(core.state.newest_ms());
         let over = core.state.window().over(now_ms, BATCH_COUNT_MAX);

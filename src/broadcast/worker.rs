@@ -14,6 +14,7 @@ use oncelog_format::control::{
 use oncelog_format::message::{AckMode, BroadcastId};
 
 use super::core::{Copy, Core, Inner, Run, Settled};
+use super::deciding::DECISION_LEN;
 use super::ends::{SKIPPED, fitting};
 use super::holds::note_acks;
 use super::kind::{Role, Task, Verdict};
@@ -205,7 +206,7 @@ impl Inner {
 
     /// Records the copies that stand and are not acknowledged, where the append acknowledges.
     pub(crate) fn record_acks(&self, id: BroadcastId, mode: AckMode) -> Result<()> {
-        let mut core = self.lock();
+        let mut core = self.lock_to_decide(DECISION_LEN);
         let Some(run) = core.runs.get(&id) else { return Ok(()) };
         if run.accepted.header.ack != mode {
             return Ok(());
@@ -388,7 +389,7 @@ impl Inner {
 
     /// A consumer of a vchannel has its copy.
     pub(crate) fn ack(&self, id: BroadcastId, vchannel: &str) -> Result<()> {
-        let mut core = self.lock();
+        let mut core = self.lock_to_decide(DECISION_LEN);
         core.usable()?;
         // An ack of what is done, or was never, changes nothing.
         let Some(run) = core.runs.get(&id) else { return Ok(()) };

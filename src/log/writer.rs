@@ -199,7 +199,7 @@ impl Gate {
     }
 
     /// Whether so many bytes more may wait. A batch alone may be larger than the bound.
-    fn may_buffer(&self, bytes: u64, max: u64) -> bool {
+    pub(crate) fn may_buffer(&self, bytes: u64, max: u64) -> bool {
         let waiting = self.queue.len().saturating_add(self.writing);
         let waiting = u64::try_from(waiting).unwrap_or(u64::MAX);
         waiting == 0 || waiting.saturating_add(bytes) <= max
