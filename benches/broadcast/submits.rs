@@ -16,7 +16,8 @@ const RECORD_LEN: u64 = 512;
 /// B1: one caller, two vchannels on one pchannel, each broadcast done before the next. The raw limit
 /// is one write and sync; a broadcast takes three, one behind the other.
 pub(crate) fn lone(scale: &Scale, table: &mut Table) {
-    let (rounds, count) = (scale.rounds() * 2, scale.count(400));
+    // Short turns: both sides meet the same other work of the disk.
+    let (rounds, count) = (scale.count(400), scale.rounds() * 2);
     let dir = tempfile::tempdir().unwrap();
     let frame = vec![1; usize::try_from(RECORD_LEN).unwrap()];
     let file = written_file(dir.path(), 16 << 20);
