@@ -1,5 +1,6 @@
 //! The contract of the broadcaster with its callers, sentence by sentence.
 
+mod beside;
 mod checkpoint;
 pub(crate) mod chunks;
 mod contract;
@@ -8,6 +9,7 @@ pub(crate) mod decisions;
 pub(crate) mod desk;
 mod forbidden;
 mod front;
+mod halts;
 mod history;
 mod holders;
 mod jobs;
@@ -15,6 +17,7 @@ mod made;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod model;
+mod operator;
 pub(crate) mod pins;
 pub(crate) mod retention;
 pub(crate) mod space;

@@ -121,7 +121,7 @@ fn a_wait_for_consumers_ends_however_often_the_store_is_opened_again() {
     assert!(parked_at_ms - accepted_at_ms >= 1_000);
 }
 
-fn large(key: &str) -> Request {
+pub(super) fn large(key: &str) -> Request {
     let mut request = request(key, "p");
     // Two copies are more than the first segment of a channel holds.
     request.payload = vec![7; 600_000];
@@ -129,7 +129,7 @@ fn large(key: &str) -> Request {
 }
 
 #[track_caller]
-fn check_no_space(error: &Error) -> BroadcastId {
+pub(super) fn check_no_space(error: &Error) -> BroadcastId {
     assert_eq!(error.kind(), ErrorKind::InFlight, "{error}");
     let cause = error.source().unwrap().downcast_ref::<Error>().unwrap();
     assert_eq!(cause.kind(), ErrorKind::StoreFull, "{cause}");
@@ -139,7 +139,7 @@ fn check_no_space(error: &Error) -> BroadcastId {
 
 /// Has what is kept for accepted work taken away: nothing gets the name of a segment behind the
 /// reserve that holds the next acceptance.
-fn take_reserve(desk: &Desk) {
+pub(super) fn take_reserve(desk: &Desk) {
     desk.io.arm(Which::Kind(CallKind::Rename), 2, u64::MAX / 2, Fault::Error(ENOSPC));
 }
 
