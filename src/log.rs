@@ -481,9 +481,10 @@ mod tests {
             while lock(&handle.background).is_some() {
                 thread::yield_now();
             }
-            assert!(lock(&handle.shared.lock).is_some());
+            let is_held = lock(&handle.shared.lock).is_some();
             end.send(()).unwrap();
             closer.join().unwrap().unwrap();
+            assert!(is_held, "a thread of the log is at work");
         });
         assert!(lock(&handle.shared.lock).is_none());
     }
