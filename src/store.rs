@@ -21,7 +21,7 @@ use crate::clock::{Clock, ClockLimits, LogTime};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{DirEntry, EntryKind, Io, OpenHow};
 use crate::log::dir::{
-    DirLock, absolute, make_named, sync_dir, sync_parent, sync_parent_if_allowed,
+    DirLock, absolute, make_named, sync_dir, sync_parent, sync_parent_if_allowed, wait_free,
 };
 use crate::log::facts::LOCK_NAME;
 use crate::log::{CreateMode, Log, Options, Record, RecordKind, RecoveryReport, Retention};
@@ -174,7 +174,7 @@ impl Store {
     /// `InvalidInput`: there is no store, the directory holds something else, or the options of the
     /// logs have a retention of their own, which would also drop what a restart needs of control:
     /// that of the channels is [`StoreOptions::retention`]. Nothing was touched. `Busy`: another
-    /// process has it. `Corrupt`, `Unsupported`, `StoreFull`, `Io`.
+    /// process has it, and had until the end of the logs' [`Options::lock_wait`]. `Corrupt`, `Unsupported`, `StoreFull`, `Io`.
     ///
     /// # Durability
     ///
@@ -189,7 +189,7 @@ impl Store {
         let wrong = |what| Error::new(ErrorKind::InvalidInput, what).at_path(dir);
         options.retention.validate().map_err(wrong)?;
         prepare(&*io, dir, options.create)?;
-        let lock = DirLock::take(&*io, dir)?;
+        let lock = wait_free(options.log.lock_wait, || DirLock::take(&*io, dir))?;
         // Under the lock: nobody makes it meanwhile.
         let found = identity(&*io, dir)?;
         if found.is_none() && options.create == CreateMode::Never {

@@ -181,6 +181,8 @@ pub(super) struct Faults {
     persists: u64,
     struck: u64,
     stopped: bool,
+    /// All calls in order, and which of them were changed.
+    trace: u64,
     /// The calls and their bytes, once somebody asks for them.
     noted: Option<Vec<(CallKind, usize)>>,
 }
@@ -219,6 +221,12 @@ impl Faults {
         self.struck
     }
 
+    /// A number that two runs share only where they made the same calls and the same ones of them
+    /// were changed.
+    pub(super) const fn trace(&self) -> u64 {
+        self.trace
+    }
+
     pub(super) const fn is_stopped(&self) -> bool {
         self.stopped
     }
@@ -246,6 +254,9 @@ impl Faults {
         }
         self.armed.retain(|armed| armed.times > 0);
         self.struck += u64::from(found.is_some());
+        let len = u64::try_from(len).unwrap_or(u64::MAX);
+        let call = len << 8 | (kind as u64) << 1 | u64::from(found.is_some());
+        self.trace = mix(self.trace.wrapping_add(mix(call)));
         found
     }
 }

@@ -95,12 +95,14 @@ impl Cursor {
     /// # Errors
     ///
     /// As [`Cursor::advance`]: after any but `OutcomeUnknown` the cursor still holds its records for
-    /// this log, but the next open may find it gone, unless [`Log::cursor`] is asked for it again.
+    /// this log, and may be removed by the same handle; but the next open may find it gone, unless
+    /// [`Log::cursor`] is asked for it again.
     ///
     /// # Durability
     ///
-    /// When this returns `Ok`, the cursor is gone after a power loss. It takes one sync.
-    pub fn remove(self) -> Result<()> {
+    /// When this returns `Ok`, the cursor is gone after a power loss, and each of its handles answers
+    /// `InvalidInput` from here on. It takes one sync.
+    pub fn remove(&self) -> Result<()> {
         self.shared.remove_cursor(&self.name)
     }
 }

@@ -1,6 +1,7 @@
 //! How a log is opened, and what is appended to it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use oncelog_format::{frame, frame_len, limits};
 
@@ -29,6 +30,7 @@ pub struct Options {
     pub(crate) batch_bytes_max: u64,
     pub(crate) buffer_bytes_max: u64,
     pub(crate) create: CreateMode,
+    pub(crate) lock_wait: Duration,
     pub(crate) check: Check,
     pub(crate) fill: Fill,
     pub(crate) wait_policy: WaitPolicy,
@@ -55,6 +57,7 @@ impl Options {
             batch_bytes_max: BATCH_BYTES_MAX,
             buffer_bytes_max: BUFFER_BYTES_MAX,
             create: CreateMode::Never,
+            lock_wait: Duration::ZERO,
             check: Check::Tail,
             fill: Fill::Auto,
             wait_policy: WaitPolicy::Park,
@@ -105,6 +108,33 @@ impl Options {
     #[must_use]
     pub fn create(mut self, create: CreateMode) -> Self {
         self.create = create;
+        self
+    }
+
+    /// Longest time that an open waits for another writer to let the directory go; without it, an
+    /// open that meets one answers `Busy` at once. It blocks its thread, asks a few hundred times a
+    /// second, and may be overtaken by others who ask. A process that was killed holds nothing.
+    ///
+    /// # Examples
+    ///
+    /// A process that takes the place of another one, which is still closing:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use oncelog::{CreateMode, Log, Options};
+    ///
+    /// # fn main() -> oncelog::Result<()> {
+    /// # let home = tempfile::tempdir().expect("a directory");
+    /// # let dir = home.path().join("log");
+    /// let options = Options::new().create(CreateMode::IfMissing).lock_wait(Duration::from_secs(30));
+    /// let (log, _report) = Log::open(&dir, &options)?;
+    /// # log.close()
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn lock_wait(mut self, longest: Duration) -> Self {
+        self.lock_wait = longest;
         self
     }
 

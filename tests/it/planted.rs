@@ -157,6 +157,30 @@ fn every_planted_bug_of_space_is_caught() {
     assert!(survivors.is_empty(), "{survivors:?}");
 }
 
+#[test]
+fn every_planted_bug_of_locks_is_caught() {
+    use crate::backup::raced;
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let check_of = |bug| match bug {
+        Bug::LockNameless => raced::a_lock_that_a_failed_backup_removes_makes_nobody_an_owner,
+        _ => raced::a_lock_whose_name_another_file_has_makes_nobody_an_owner,
+    };
+    let survivors: Vec<Bug> = Bug::LOCKS
+        .into_iter()
+        .filter(|bug| {
+            let check: fn() = check_of(*bug);
+            assert!(!is_broken(check), "the test for {bug:?} fails without it");
+            plant(*bug);
+            let caught = is_broken(check);
+            plant(Bug::None);
+            println!("{} {bug:?}", if caught { "caught" } else { "SURVIVED" });
+            !caught
+        })
+        .collect();
+    figure(12, "planted bugs of locks caught", Bug::LOCKS.len() - survivors.len());
+    assert!(survivors.is_empty(), "{survivors:?}");
+}
+
 /// The test that a bug of space breaks.
 fn check_of_space(bug: Bug) -> fn() {
     use crate::broadcast::{pins, space};

@@ -167,9 +167,10 @@ impl Driver {
         self.armed = Some(fault);
     }
 
-    /// An armed fault has met a call.
-    pub(crate) fn is_met(&self) -> bool {
-        self.io.struck() > 0
+    /// Where an armed fault has met a call: a number of this run, which another one shares that makes
+    /// the same calls and in which the same ones fail.
+    pub(crate) fn met(&self) -> Option<u64> {
+        (self.io.struck() > 0).then(|| self.io.trace())
     }
 
     /// A refusal for space is told as what it is, and nothing else is told as one.
