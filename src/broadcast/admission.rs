@@ -19,7 +19,7 @@ use super::locks::{Claim, Holder, canonical};
 use super::made::Lent;
 use super::policy::WhenFull;
 use super::refusal;
-use super::request::{Answer, Request, tombstone_answer};
+use super::request::{Answer, Request, check_key, tombstone_answer};
 use super::trace::{self, TraceParent};
 use super::waiting::{WAITERS_MAX, WAITERS_PER_KEY_MAX, Waiting};
 use super::window::{Admission as Room, Reserved};
@@ -259,16 +259,21 @@ impl Inner {
             let answer = self.wait_for_end(core, id, &cell, true, deadline)?;
             return Ok(Some(answer));
         }
+        if let Some(answer) = core.state.answer(id, print) {
+            drop(core);
+            self.counts.key_hits.one();
+            return Ok(Some(self.as_given(answer, true)));
+        }
         let Some(task) = core.state.task(id) else { return Ok(None) };
         #[cfg(planted)]
         if crate::planted::is_active(crate::planted::Bug::FingerprintFastPath) {
-            return Ok(tombstone_answer(task));
+            return Ok(tombstone_answer(&task));
         }
         self.compare(&task.accepted, print)?;
-        Ok(tombstone_answer(task).map(|answer| self.as_given(answer, true)))
+        Ok(tombstone_answer(&task).map(|answer| self.as_given(answer, true)))
     }
 
-    /// The one place where fingerprints are compared.
+    /// The one place where a difference of fingerprints is told.
     fn compare(&self, accepted: &Accepted, print: &Fingerprint) -> Result<()> {
         let fields = accepted.fingerprint.differing_fields(print);
         if fields.is_empty() && accepted.fingerprint.version == print.version {
@@ -407,35 +412,5 @@ fn acceptance(
         properties: request.properties.clone().into_iter().collect(),
         trace: request.trace_context.as_deref().and_then(trace::kept),
         payload: request.payload.clone(),
-    }
-}
-
-/// The syntax of the key: all that is checked before it is looked up.
-fn check_key(request: &Request) -> Result<()> {
-    let Some(scope) = &request.scope else { return Ok(()) };
-    check_client_key(&scope.client_key)?;
-    if scope.message_type == request.message_type {
-        return Ok(());
-    }
-    let (ours, theirs) = (&request.message_type, &scope.message_type);
-    Err(refusal::invalid(format!("the scope is of type {theirs}, the request of type {ours}")))
-}
-
-/// Checks the syntax of a client key: 1 to 256 bytes of printable ASCII.
-///
-/// # Errors
-///
-/// `InvalidInput` for any other.
-pub fn check_client_key(key: &[u8]) -> Result<()> {
-    const MAX: usize = 256;
-    if key.is_empty() || key.len() > MAX {
-        let len = key.len();
-        return Err(refusal::invalid(format!("a key: expected 1 to {MAX} bytes, found {len}")));
-    }
-    match key.iter().position(|byte| !(0x20..=0x7E).contains(byte)) {
-        None => Ok(()),
-        Some(at) => {
-            Err(refusal::invalid(format!("a key: expected printable ASCII, not so at byte {at}")))
-        }
     }
 }

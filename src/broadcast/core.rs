@@ -175,8 +175,6 @@ pub(crate) enum Settled {
     Ended(BroadcastId, Outcome, u64),
     /// A task was parked, at this log time.
     Parked(BroadcastId, String, u64),
-    /// Nothing follows.
-    Nothing,
 }
 
 pub(crate) type Guard<'a> = MutexGuard<'a, Core>;

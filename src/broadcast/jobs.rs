@@ -365,7 +365,7 @@ impl Jobs {
             return Err(refusal::invalid(format!("job {job} is not aborted")));
         }
         let now_ms = self.inner.time().wall_ms().max(core.state.newest_ms());
-        if core.state.task(job).is_none() || core.state.is_over(job, now_ms) {
+        if !core.state.holds_task(job) || core.state.is_over(job, now_ms) {
             return Err(refusal::invalid(format!("the key of job {job} expired")));
         }
         let (count, bound) =

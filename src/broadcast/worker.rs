@@ -16,7 +16,6 @@ use super::holds::note_acks;
 use super::kind::{Task, Verdict};
 use super::locks::Holder;
 use super::request::{Answer, outcome};
-use super::state::TaskState;
 use super::{TraceParent, refusal};
 use crate::channel::Position;
 use crate::error::{ErrorKind, Result};
@@ -100,7 +99,7 @@ impl Inner {
         let (next, after) = match next {
             Next::Leave => (Next::Leave, None),
             Next::Stall => {
-                let left = run.patience(task, true, age);
+                let left = run.patience(task.as_deref(), true, age);
                 if left.is_zero() {
                     (Next::Park("no ack of every consumer in time".to_owned()), None)
                 } else {
@@ -108,7 +107,7 @@ impl Inner {
                 }
             }
             Next::Retry(reason) => {
-                let left = run.patience(task, false, age);
+                let left = run.patience(task.as_deref(), false, age);
                 let wait = RETRY_MIN.saturating_mul(1 << run.retries.min(10)).min(RETRY_MAX);
                 // Whoever asked meanwhile waits for a try that begins behind it.
                 let wait = if again { Duration::ZERO } else { wait };
@@ -179,7 +178,7 @@ impl Inner {
         let task = {
             let core = self.lock();
             let Some(run) = core.runs.get(&id) else { return Ok(Next::Leave) };
-            if !core.state.task(id).is_some_and(TaskState::is_acked) {
+            if !core.state.task(id).is_some_and(|task| task.is_acked()) {
                 return Ok(Next::Stall);
             }
             run.as_task()
@@ -259,7 +258,6 @@ impl Inner {
     /// Acts on what is durable; returns a job that was made by it.
     pub(crate) fn settled(&self, core: &mut Core, settled: Settled) -> Option<BroadcastId> {
         match settled {
-            Settled::Nothing => {}
             Settled::Admitted(id) => {
                 if let Some(run) = core.runs.get_mut(&id) {
                     run.admitted = true;
@@ -333,8 +331,8 @@ impl Inner {
         let positions: Vec<_> =
             unacked(&core, id).into_iter().filter(|ack| ack.vchannel == known).collect();
         if positions.is_empty() {
-            let acks = core.state.task(id).map(|task| &task.acks);
-            let known = acks.zip(at).and_then(|(acks, at)| acks.get(at)).copied().flatten();
+            let task = core.state.task(id);
+            let known = task.zip(at).and_then(|(task, at)| *task.acks.get(at)?);
             drop(core);
             // Acknowledged before; else whoever saw the copy was faster than this process, which
             // does not know yet where it stands.

@@ -162,7 +162,7 @@ fn of_job(desk: &Desk, job: BroadcastId) -> Vec<Resource> {
 
 #[track_caller]
 fn check_stopped(error: &Error, job: BroadcastId, words: &str) {
-    assert_eq!((error.kind(), error.broadcast_id()), (ErrorKind::InFlight, Some(job.0)), "{error}");
+    assert_eq!((error.kind(), error.broadcast_id()), (ErrorKind::InFlight, Some(job)), "{error}");
     let cause = error.source().unwrap().to_string();
     assert!(cause.contains(words), "{cause}");
     assert!(error.is_retryable() && error.retry_after().is_some());

@@ -48,7 +48,7 @@ fn whoever_opens_for_one_task_leaves_all_others_as_they_are() {
         // It answers what it knows, waits for nothing that it does not do, and takes nothing new.
         assert_same(&done, &tool.submit("done", "p").unwrap());
         let late = tool.submit("first", "p").unwrap_err();
-        assert_eq!((late.kind(), late.broadcast_id()), (ErrorKind::InFlight, Some(first.0)));
+        assert_eq!((late.kind(), late.broadcast_id()), (ErrorKind::InFlight, Some(first)));
         let scope = Scope { message_type: "Noop".into(), ..scope("new") };
         for scope in [Some(scope), None] {
             let asked = Request::new("Noop", scope, vec!["a".into()], vec![]);
@@ -77,7 +77,7 @@ fn whoever_opens_for_one_task_drives_no_job_and_ends_none() {
         let desk = desk.reopen_with(|options| options.only(stuck));
         let work = desk.broadcaster.jobs();
         let told = work.wait(job, None).unwrap_err();
-        assert_eq!((told.kind(), told.broadcast_id()), (ErrorKind::InFlight, Some(job.0)));
+        assert_eq!((told.kind(), told.broadcast_id()), (ErrorKind::InFlight, Some(job)));
         let refused = work.end(job, 1, jobs::COMMIT, vec![]).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::InvalidInput);
         let refused = work.reattempt(job, Some(Duration::ZERO)).unwrap_err();
