@@ -453,6 +453,8 @@ fn report(answer: &Answer, job: &Job) -> ImportReport {
 
 #[cfg(test)]
 mod crash;
+#[cfg(test)]
+mod halts;
 #[cfg(all(test, planted))]
 mod planted;
 #[cfg(test)]
