@@ -448,6 +448,8 @@ fn report(answer: &Answer, job: &Job) -> ImportReport {
 
 #[cfg(test)]
 mod crash;
+#[cfg(test)]
+mod full;
 #[cfg(all(test, planted))]
 mod planted;
 #[cfg(test)]
