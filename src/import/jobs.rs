@@ -455,6 +455,7 @@ fn report(answer: &Answer, job: &Job) -> ImportReport {
 mod crash;
 #[cfg(test)]
 mod halts;
+mod full;
 #[cfg(all(test, planted))]
 mod planted;
 #[cfg(test)]
