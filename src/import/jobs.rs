@@ -454,8 +454,9 @@ fn report(answer: &Answer, job: &Job) -> ImportReport {
 #[cfg(test)]
 mod crash;
 #[cfg(test)]
-mod halts;
 mod full;
+#[cfg(test)]
+mod halts;
 #[cfg(all(test, planted))]
 mod planted;
 #[cfg(test)]
