@@ -75,6 +75,6 @@ fn who_waits_for_the_lock_of_a_job_is_told_of_the_ending_that_has_it() {
         begun.unwrap().unwrap()
     };
     let error = told.recv_timeout(LONG).expect("who waits is never told");
-    assert_eq!((error.kind(), error.broadcast_id()), (ErrorKind::Parked, Some(first.0)), "{error}");
+    assert_eq!((error.kind(), error.broadcast_id()), (ErrorKind::Parked, Some(first)), "{error}");
     broadcaster.close().unwrap();
 }

@@ -25,7 +25,7 @@ fn whoever_waits_for_an_import_whose_driver_has_no_space_is_told() {
     let jobs = broadcaster.jobs();
     // Without a deadline: it is the driver that ends both waits.
     let told = jobs.wait(id, None).unwrap_err();
-    assert_eq!((told.kind(), told.broadcast_id()), (ErrorKind::InFlight, Some(id.0)), "{told}");
+    assert_eq!((told.kind(), told.broadcast_id()), (ErrorKind::InFlight, Some(id)), "{told}");
     let cause = told.source().unwrap().downcast_ref::<Error>().unwrap();
     assert_eq!(cause.kind(), ErrorKind::StoreFull);
     let mut resources = jobs.get(id).unwrap().accepted.header.resources.clone();

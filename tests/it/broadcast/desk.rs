@@ -322,7 +322,7 @@ impl Desk {
             let late = late.unwrap_err();
             match late.kind() {
                 ErrorKind::InFlight | ErrorKind::Parked => {
-                    return BroadcastId(late.broadcast_id().unwrap());
+                    return late.broadcast_id().unwrap();
                 }
                 // The deadline was over before the disk said so.
                 ErrorKind::OutcomeUnknown | ErrorKind::LockTimeout => {}

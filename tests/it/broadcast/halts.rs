@@ -61,7 +61,7 @@ fn check_two(holders: [&'static str; 2], asked: &'static str, parks: usize, befo
             held.go(Verdict::Park("look at it".into()));
             let error = caller.join().unwrap().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Parked);
-            BroadcastId(error.broadcast_id().unwrap())
+            error.broadcast_id().unwrap()
         };
         let (id, told) = if before {
             let id = park();
@@ -112,7 +112,7 @@ fn who_waits_behind_a_request_that_waits_is_told_of_the_parked_one_too() {
         let parked = caller.join().unwrap().unwrap_err();
         check_locked(&last.join().unwrap().unwrap_err(), &["parked since"]);
         wait_for_locks(&desk, 1);
-        let id = BroadcastId(parked.broadcast_id().unwrap());
+        let id = parked.broadcast_id().unwrap();
         desk.broadcaster.skip(id, "seen to").unwrap();
         running.go(Verdict::Done);
         runner.join().unwrap().unwrap();
@@ -162,7 +162,7 @@ fn of_job(desk: &Desk, job: BroadcastId) -> Vec<Resource> {
 
 #[track_caller]
 fn check_stopped(error: &Error, job: BroadcastId, words: &str) {
-    assert_eq!((error.kind(), error.broadcast_id()), (ErrorKind::InFlight, Some(job.0)), "{error}");
+    assert_eq!((error.kind(), error.broadcast_id()), (ErrorKind::InFlight, Some(job)), "{error}");
     let cause = error.source().unwrap().to_string();
     assert!(cause.contains(words), "{cause}");
     assert!(error.is_retryable() && error.retry_after().is_some());

@@ -13,7 +13,7 @@ fn parked(desk: &Desk, key: &str) -> BroadcastId {
     desk.script.next(Verdict::Park("look at it".into()));
     let error = desk.submit(key, "p").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Parked);
-    BroadcastId(error.broadcast_id().unwrap())
+    error.broadcast_id().unwrap()
 }
 
 fn parked_at(desk: &Desk, id: BroadcastId) -> Option<u64> {
@@ -31,7 +31,9 @@ fn whoever_opens_for_one_task_leaves_all_others_as_they_are() {
         let done = desk.submit("done", "p").unwrap();
         let [second, third] = ["second", "third"].map(|key| parked(&desk, key));
         desk.script.next_retries_for_ever();
+        let before = desk.script.calls();
         let first = desk.accepted(&request("first", "p"));
+        wait("a try", || desk.script.calls() > before);
         desk.broadcaster.close().unwrap();
         // One worker, which takes what is due in order: whatever it does with the task, it has done
         // with those before it.
@@ -41,14 +43,15 @@ fn whoever_opens_for_one_task_leaves_all_others_as_they_are() {
         tool.hands.pass(1);
         tool.broadcaster.resume(third, "seen to").unwrap();
         // It is of an unknown type itself.
-        wait("the task to be parked again", || parked_at(&tool, third) > before);
+        assert_eq!(tool.submit("third", "p").unwrap_err().kind(), ErrorKind::Parked);
+        assert!(parked_at(&tool, third) > before);
         assert_eq!((parked_at(&tool, first), tool.copies(first)), (None, 2));
         tool.broadcaster.skip(second, "given up").unwrap();
         tool.broadcaster.skip(third, "given up").unwrap();
         // It answers what it knows, waits for nothing that it does not do, and takes nothing new.
         assert_same(&done, &tool.submit("done", "p").unwrap());
         let late = tool.submit("first", "p").unwrap_err();
-        assert_eq!((late.kind(), late.broadcast_id()), (ErrorKind::InFlight, Some(first.0)));
+        assert_eq!((late.kind(), late.broadcast_id()), (ErrorKind::InFlight, Some(first)));
         let scope = Scope { message_type: "Noop".into(), ..scope("new") };
         for scope in [Some(scope), None] {
             let asked = Request::new("Noop", scope, vec!["a".into()], vec![]);
@@ -77,7 +80,7 @@ fn whoever_opens_for_one_task_drives_no_job_and_ends_none() {
         let desk = desk.reopen_with(|options| options.only(stuck));
         let work = desk.broadcaster.jobs();
         let told = work.wait(job, None).unwrap_err();
-        assert_eq!((told.kind(), told.broadcast_id()), (ErrorKind::InFlight, Some(job.0)));
+        assert_eq!((told.kind(), told.broadcast_id()), (ErrorKind::InFlight, Some(job)));
         let refused = work.end(job, 1, jobs::COMMIT, vec![]).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::InvalidInput);
         let refused = work.reattempt(job, Some(Duration::ZERO)).unwrap_err();
