@@ -31,7 +31,9 @@ fn whoever_opens_for_one_task_leaves_all_others_as_they_are() {
         let done = desk.submit("done", "p").unwrap();
         let [second, third] = ["second", "third"].map(|key| parked(&desk, key));
         desk.script.next_retries_for_ever();
+        let before = desk.script.calls();
         let first = desk.accepted(&request("first", "p"));
+        wait("a try", || desk.script.calls() > before);
         desk.broadcaster.close().unwrap();
         // One worker, which takes what is due in order: whatever it does with the task, it has done
         // with those before it.
@@ -41,7 +43,8 @@ fn whoever_opens_for_one_task_leaves_all_others_as_they_are() {
         tool.hands.pass(1);
         tool.broadcaster.resume(third, "seen to").unwrap();
         // It is of an unknown type itself.
-        wait("the task to be parked again", || parked_at(&tool, third) > before);
+        assert_eq!(tool.submit("third", "p").unwrap_err().kind(), ErrorKind::Parked);
+        assert!(parked_at(&tool, third) > before);
         assert_eq!((parked_at(&tool, first), tool.copies(first)), (None, 2));
         tool.broadcaster.skip(second, "given up").unwrap();
         tool.broadcaster.skip(third, "given up").unwrap();
