@@ -10,6 +10,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use oncelog_format::message::BroadcastId;
+
+use crate::lsn::Lsn;
+
 /// Result of a call of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -211,8 +215,8 @@ impl Error {
 
     /// The LSN that the error is about; of [`ErrorKind::Trimmed`], the oldest one left.
     #[must_use]
-    pub fn lsn(&self) -> Option<u64> {
-        self.0.lsn
+    pub fn lsn(&self) -> Option<Lsn> {
+        self.0.lsn.and_then(Lsn::new)
     }
 
     /// Names of the fields that differ, of a [`ErrorKind::Conflict`].
@@ -223,8 +227,8 @@ impl Error {
 
     /// The broadcast that the error is about, of [`ErrorKind::InFlight`] and [`ErrorKind::Parked`].
     #[must_use]
-    pub fn broadcast_id(&self) -> Option<u64> {
-        self.0.broadcast
+    pub fn broadcast_id(&self) -> Option<BroadcastId> {
+        self.0.broadcast.map(BroadcastId)
     }
 
     /// When it may help to ask again, where that is known.
