@@ -318,8 +318,8 @@ impl Log {
     /// - `Poisoned` when a slot or its sync fails for another reason than space, or something had
     ///   failed before: whether the trim holds, the next open decides. `Closed`.
     ///
-    /// That a file could not be removed is no error: it is tried again at the next trim, and told by
-    /// [`Log::why_not_trimmed`].
+    /// That a file could not be removed is no error: it is tried again at the next trim, and told
+    /// by [`Log::why_not_trimmed`].
     ///
     /// # Durability
     ///
@@ -342,9 +342,9 @@ impl Log {
     }
 
     /// Syncs what was appended, and releases the directory before it returns, whatever happens.
-    /// Every clone answers `Closed` from here on. Payloads that were read live on; should the system
-    /// refuse the lock that keeps the next writer from cutting the files below them, the directory
-    /// is released with the last of them.
+    /// Every clone answers `Closed` from here on. Payloads that were read live on; should the
+    /// system refuse the lock that keeps the next writer from cutting the files below them, the
+    /// directory is released with the last of them.
     ///
     /// # Errors
     ///
@@ -372,8 +372,8 @@ impl Log {
         Ok(lsns.map(|lsns| Pending::new(Arc::clone(shared), lsns)))
     }
 
-    /// What the log has done since it was opened, and has at this moment. Appends wait meanwhile, for
-    /// about a microsecond and a few more for each thousand segments.
+    /// What the log has done since it was opened, and has at this moment. Appends wait meanwhile,
+    /// for about a microsecond and a few more for each thousand segments.
     #[must_use]
     pub fn stats(&self) -> LogStats {
         self.handle.shared.gate().stats()

@@ -147,7 +147,7 @@ pub struct Slot {
     pub counter: u64,
     /// Every record up to it is durable.
     pub durable_lsn: u64,
-    /// The offset behind the frame of `durable_lsn`.
+    /// The offset after the frame of `durable_lsn`.
     pub durable_offset: u64,
     /// Records below it were trimmed.
     pub oldest_lsn: u64,

@@ -181,6 +181,8 @@ pub(super) struct Faults {
     persists: u64,
     struck: u64,
     stopped: bool,
+    /// Calls that armed faults have met, changed or not.
+    spent: u64,
     /// All calls in order, and which of them were changed.
     trace: u64,
     /// The calls and their bytes, once somebody asks for them.
@@ -221,6 +223,11 @@ impl Faults {
         self.struck
     }
 
+    /// Calls that armed faults have met, whether or not they were changed by it.
+    pub(super) const fn spent(&self) -> u64 {
+        self.spent
+    }
+
     /// A number that two runs share only where they made the same calls and the same ones of them
     /// were changed.
     pub(super) const fn trace(&self) -> u64 {
@@ -248,6 +255,7 @@ impl Faults {
                 armed.wait -= 1;
             } else if armed.times > 0 {
                 armed.times -= 1;
+                self.spent += 1;
                 let felt = Some(armed.fault).filter(|fault| fault.is_felt(kind, len));
                 found = found.or(felt);
             }

@@ -37,7 +37,8 @@ pub(crate) fn open(path: &Path, options: &Options) -> Result<(Shared, RecoveryRe
     dir::prepare(io, path, options.create)?;
     let lock = dir::wait_free(options.lock_wait, || match DirLock::find(io, path)? {
         Some(lock) => Ok(lock),
-        // A directory that is refused gets no lock file: judged without the lock, and again with it.
+        // A directory that is refused gets no lock file: judged without the lock, and again with
+        // it.
         None => match judge(path, options) {
             Ok(_) => DirLock::take(io, path),
             // Another process may have made the log that this looked at.
@@ -293,8 +294,9 @@ fn report(survey: &Survey) -> RecoveryReport {
 
 impl Shared {
     /// Lets go of what a trim left, once the tail states the trim: what [`prove`] has made durable
-    /// of it, or a slot that is written here, where other segments alone state it. A bare tail takes
-    /// no slot, so leftovers wait for its roll; they wait too where a slot was refused just before.
+    /// of it, or a slot that is written here, where other segments alone state it. A bare tail
+    /// takes no slot, so leftovers wait for its roll; they wait too where a slot was refused just
+    /// before.
     fn release_leftovers(&self) -> Result<()> {
         let mut gate = self.gate();
         let may_state = |tail: &&Tail| !tail.bare && !tail.refused;

@@ -73,7 +73,8 @@ impl Options {
     }
 
     /// Largest size of a segment in bytes, 64 KiB to 1 GiB inclusive. Segments start at 1 MiB, or
-    /// at this where it is less, and double; only a batch that fits no other way makes a larger one.
+    /// at this where it is less, and double; only a batch that fits no other way makes a larger
+    /// one.
     #[must_use]
     pub fn segment_bytes_max(mut self, bytes: u64) -> Self {
         self.segment_bytes_max = bytes;
@@ -96,8 +97,8 @@ impl Options {
         self
     }
 
-    /// Bytes that may wait to be written, at least 1. Appenders wait while there are more; one batch
-    /// alone may be larger.
+    /// Bytes that may wait to be written, at least 1. Appenders wait while there are more; one
+    /// batch alone may be larger.
     #[must_use]
     pub fn buffer_bytes_max(mut self, bytes: u64) -> Self {
         self.buffer_bytes_max = bytes;
@@ -127,8 +128,9 @@ impl Options {
     /// # fn main() -> oncelog::Result<()> {
     /// # let home = tempfile::tempdir().expect("a directory");
     /// # let dir = home.path().join("log");
-    /// let options = Options::new().create(CreateMode::IfMissing).lock_wait(Duration::from_secs(30));
-    /// let (log, _report) = Log::open(&dir, &options)?;
+    /// let options =
+    /// Options::new().create(CreateMode::IfMissing).lock_wait(Duration::from_secs(30)); let (log,
+    /// _report) = Log::open(&dir, &options)?;
     /// # log.close()
     /// # }
     /// ```
@@ -291,7 +293,7 @@ pub enum Check {
 
 /// What is done ahead, in the background, to the segments that records will come to.
 ///
-/// On disk it makes no difference but zeros behind the last record, and one file of the next size
+/// On disk it makes no difference but zeros after the last record, and one file of the next size
 /// beside the segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
@@ -332,8 +334,9 @@ pub enum Durability {
     /// When its records survive a power loss.
     #[default]
     Synced,
-    /// When its records are in the log's buffer. Their write begins within 10 ms or 256 KiB, or when
-    /// the one under way returns, or with a flush; they are synced by a sync, at a roll and at close.
+    /// When its records are in the log's buffer. Their write begins within 10 ms or 256 KiB, or
+    /// when the one under way returns, or with a flush; they are synced by a sync, at a roll and at
+    /// close.
     Buffered,
 }
 

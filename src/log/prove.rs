@@ -40,7 +40,8 @@ pub(super) struct Proven {
 /// What a failed sync left in the cache says nothing of the disk, and it is not enough to write it
 /// again: ext4 takes a block that it failed to write for written as long as it is cached, and after
 /// a later write and sync, both of which return well, the disk still says that it is not. So it is
-/// dropped first. The description is older than that, so that its sync tells of what is not dropped.
+/// dropped first. The description is older than that, so that its sync tells of what is not
+/// dropped.
 ///
 /// # Errors
 ///
@@ -116,7 +117,8 @@ fn with_room(work: impl Fn() -> Done, free: impl FnOnce() -> bool) -> Done {
 }
 
 /// Removes the reserve; whether there was one. Where a block that was written is not written again
-/// in its place, it is worth nothing: no write to it would need less space than one to another file.
+/// in its place, it is worth nothing: no write to it would need less space than one to another
+/// file.
 fn free_reserve(io: &dyn Io, dir: &Path) -> bool {
     io.remove(&dir.join(RESERVE_NAME)).is_ok()
 }
@@ -173,7 +175,7 @@ fn state_again(file: &dyn IoFile, segment: &Segment) -> Done {
     file.sync().map_err(|e| Fault::Final(failed("cannot sync an unproven trim", e)))
 }
 
-/// Offset of the frame behind that of `lsn`; the frames were found valid before.
+/// Offset of the frame after that of `lsn`; the frames were found valid before.
 fn offset_behind(
     file: &dyn IoFile,
     segment: &Segment,

@@ -1,4 +1,4 @@
-//! Reads frames out of a file in order, and looks for headers in what stands behind them.
+//! Reads frames out of a file in order, and looks for headers in what stands after them.
 //!
 //! Both run through one [`Window`], so that memory is bounded by the largest record whose header
 //! holds, and a length is compared with the file before anything is allocated for it. Nothing here
@@ -68,13 +68,13 @@ impl<'a> Window<'a> {
 pub(crate) struct Frames {
     /// Last LSN; `first_lsn - 1` when there is none.
     pub(crate) last: u64,
-    /// Offset behind its frame.
+    /// Offset after its frame.
     pub(crate) end: u64,
     /// Numbers for the footer.
     pub(crate) tally: Tally,
     /// Greatest durable LSN that one of the frames states.
     pub(crate) stated: u64,
-    /// Offset behind the last valid frame; above `end` when a batch was not finished.
+    /// Offset after the last valid frame; above `end` when a batch was not finished.
     pub(crate) valid_end: u64,
     /// Why the frame at `valid_end` is not one; `None` when the scan ended before it.
     pub(crate) invalid: Option<Invalid>,
@@ -154,7 +154,7 @@ impl Tally {
         self.records
     }
 
-    /// What counts when the frames behind `self` are cut again.
+    /// What counts when the frames after `self` are cut again.
     fn sums(&self) -> Sums {
         Sums {
             payload_bytes: self.payload_bytes,
@@ -254,10 +254,10 @@ pub(crate) fn frame_at(
     })
 }
 
-/// What stands behind the last kept frame of a tail.
+/// What stands after the last kept frame of a tail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Behind {
-    /// Offset behind the last byte that is not zero; the begin of the scan when all are.
+    /// Offset after the last byte that is not zero; the begin of the scan when all are.
     pub(crate) used: u64,
     /// Greatest durable LSN that a valid frame header states.
     pub(crate) stated: u64,

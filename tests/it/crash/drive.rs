@@ -173,6 +173,11 @@ impl Driver {
         (self.io.struck() > 0).then(|| self.io.trace())
     }
 
+    /// Calls that armed faults have met until here.
+    pub(crate) fn spent(&self) -> u64 {
+        self.io.spent()
+    }
+
     /// A refusal for space is told as what it is, and nothing else is told as one.
     fn is_told(&self, kind: ErrorKind) -> Result<(), String> {
         match self.armed {

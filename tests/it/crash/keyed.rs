@@ -188,12 +188,21 @@ fn step(
     Ok(process)
 }
 
-/// A kill, and power losses of everything and of a part.
+/// Power losses that left a file with blocks of another one.
+static REUSED: AtomicUsize = AtomicUsize::new(0);
+
+/// A kill, and power losses of everything and of a part, with the blocks of what comes back given to
+/// other files too.
 fn after(machine: &Machine, seed: u64) -> Vec<Machine> {
     let unsynced = machine.unsynced();
     let mut left = vec![machine.clone(), machine.power_loss(&unsynced, &[])];
     let ways = survivors(&unsynced, 3, &mut Dice::new(seed));
     left.extend(ways.last().map(|way| machine.power_loss(&unsynced, way)));
+    let mut dice = Dice::new(seed);
+    let reused = left.iter().filter_map(|left| machine.reuse_blocks(left, &mut dice));
+    let reused: Vec<Machine> = reused.collect();
+    REUSED.fetch_add(reused.len(), Ordering::Relaxed);
+    left.extend(reused);
     left
 }
 
@@ -293,6 +302,9 @@ fn no_short_sequence_of_keyed_submits_breaks_the_contract() {
     figure(2, "steps in sequences of calls of a broadcaster", length);
     figure(2, "sequences of calls of a broadcaster", sequences.len());
     figure(2, "crashes in sequences of calls of a broadcaster", cases);
+    let reused = REUSED.load(Ordering::Relaxed);
+    figure(2, "power losses of a broadcaster with blocks reused", reused);
+    assert!(reused > 0, "no removed file has come back");
 }
 
 /// A submit in a store whose `nth` call fails: what the caller is told, then a restart without

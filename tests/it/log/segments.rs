@@ -120,9 +120,11 @@ fn an_append_behind_a_roll_that_was_refused_behind_the_footer_rolls() {
         io.arm(Which::Kind(kind), nth, 1, Fault::Error(ENOSPC));
         let refused = log.append(&[1; 9000]).unwrap_err();
         assert_eq!((refused.kind(), io.struck()), (ErrorKind::StoreFull, 1), "{refused}");
-        assert_eq!(segments(&io, DIR).len(), 1);
+        let [first] = &segments(&io, DIR)[..] else { panic!("a segment was made") };
+        let sealed = io.machine().bytes(first).unwrap();
         assert_eq!(log.append(b"small").unwrap(), lsn(6));
         assert_eq!(segments(&io, DIR).len(), 2);
+        assert_eq!(io.machine().bytes(first).unwrap(), sealed, "one footer");
         io.kill();
         drop(log);
         let options = options.io(Arc::new(MemIo::new(io.machine())));
