@@ -11,6 +11,7 @@
 mod admission;
 mod age;
 mod async_calls;
+mod blocker;
 mod catalogue;
 mod checkpoint;
 mod chunks;
@@ -28,6 +29,7 @@ mod kind;
 mod locks;
 mod made;
 mod opening;
+mod operator;
 mod options;
 mod order;
 mod owed;
@@ -92,6 +94,9 @@ pub use oncelog_format::message::{AckMode, BroadcastId, Resource, Scope, TimeTic
 
 /// A broadcaster on a store; cheap to clone. Closing one closes all; the last one dropped closes.
 ///
+/// `Io` of a call is a refusal of the system before anything was written, for want of a descriptor,
+/// say: [`Error::retry_after`] says when to ask again. A write or sync that fails is `Poisoned`.
+///
 /// Events for `tracing` are told while decisions wait: a subscriber does not call the broadcaster.
 #[derive(Clone, Debug)]
 pub struct Broadcaster {
@@ -118,14 +123,23 @@ impl Broadcaster {
     ///
     /// A policy unlike the one recorded last is recorded.
     pub fn open(store: Store, options: Options) -> Result<Self> {
+        let broadcaster = Self::opened(store, options)?;
+        broadcaster.tell_drivers();
+        Ok(broadcaster)
+    }
+
+    /// Opens a broadcaster, whose drivers are not told of their jobs yet.
+    fn opened(store: Store, options: Options) -> Result<Self> {
         let worker_count = options.worker_count;
         let inner = replayed(store, options)?;
         let broadcaster = Self { handle: Arc::new(Handle::new(&inner)) };
         broadcaster.start(worker_count)?;
-        for job in broadcaster.jobs().running() {
-            inner.tell_driver(job);
-        }
         Ok(broadcaster)
+    }
+
+    /// Tells the drivers of the jobs that are there.
+    fn tell_drivers(&self) {
+        self.jobs().running().into_iter().for_each(|job| self.inner().tell_driver(job));
     }
 
     /// What opening the store, its control log and its channels found and did.
@@ -175,7 +189,7 @@ impl Broadcaster {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` when it is not parked; `StoreFull`, `Poisoned`, `Closed`.
+    /// `InvalidInput` when it is not parked; `StoreFull`, `Io`, `Poisoned`, `Closed`.
     ///
     /// # Durability
     ///
@@ -189,7 +203,7 @@ impl Broadcaster {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` when it is not parked, or a copy is missing; `StoreFull`, `Poisoned`,
+    /// `InvalidInput` when it is not parked, or a copy is missing; `StoreFull`, `Io`, `Poisoned`,
     /// `Closed`.
     ///
     /// # Durability
@@ -205,7 +219,7 @@ impl Broadcaster {
     /// # Errors
     ///
     /// `InvalidInput` for a vchannel that gets no copy; `InFlight` while it is not known yet that
-    /// the copy stands; `StoreFull`, `Poisoned`, `Closed`.
+    /// the copy stands; `StoreFull`, `Io`, `Poisoned`, `Closed`.
     ///
     /// # Durability
     ///
@@ -224,7 +238,7 @@ impl Broadcaster {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` with every rule that it breaks: the old one stays. `StoreFull`, `Poisoned`,
+    /// `InvalidInput` with every rule that it breaks: the old one stays. `StoreFull`, `Io`, `Poisoned`,
     /// `Closed`.
     ///
     /// # Durability
@@ -246,7 +260,7 @@ impl Broadcaster {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for a name that is empty or too long; `StoreFull`, `Poisoned`, `Closed`.
+    /// `InvalidInput` for a name that is empty or too long; `StoreFull`, `Io`, `Poisoned`, `Closed`.
     ///
     /// # Durability
     ///
@@ -270,7 +284,7 @@ impl Broadcaster {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for names that are empty or too long; `StoreFull`, `Poisoned`, `Closed`.
+    /// `InvalidInput` for names that are empty or too long; `StoreFull`, `Io`, `Poisoned`, `Closed`.
     ///
     /// # Durability
     ///
@@ -322,7 +336,7 @@ impl Broadcaster {
     ///
     /// # Errors
     ///
-    /// `StoreFull`, `Poisoned`, `Closed`; `Corrupt` when it reads otherwise than it was written.
+    /// `StoreFull`, `Io`, `Poisoned`, `Closed`; `Corrupt` when it reads otherwise than it was written.
     /// Control is as it was then.
     ///
     /// # Durability
@@ -336,7 +350,7 @@ impl Broadcaster {
     ///
     /// # Errors
     ///
-    /// `StoreFull`, `Poisoned`, `Closed`.
+    /// `StoreFull`, `Io`, `Poisoned`, `Closed`.
     ///
     /// # Durability
     ///
@@ -359,7 +373,7 @@ impl Broadcaster {
     ///
     /// # Errors
     ///
-    /// `StoreFull`, `Poisoned`, `Closed`.
+    /// `StoreFull`, `Io`, `Poisoned`, `Closed`.
     ///
     /// # Durability
     ///
@@ -380,7 +394,7 @@ impl Broadcaster {
     ///
     /// # Errors
     ///
-    /// The first error of closing a log.
+    /// The first error of closing a log, whoever closes and how often.
     ///
     /// # Durability
     ///

@@ -22,12 +22,10 @@ use super::policy::WhenFull;
 use super::refusal;
 use super::request::{Answer, Request, check_key, tombstone_answer};
 use super::trace::{self, TraceParent};
-use super::waiting::{Blocker, WAITERS_MAX, WAITERS_PER_KEY_MAX, Waiting};
+use super::waiting::{WAITERS_MAX, WAITERS_PER_KEY_MAX, Waiting};
 use super::window::{Admission as Room, Reserved};
-use super::worker;
 use crate::clock::Clock;
 use crate::error::Result;
-use crate::sync::Condvar;
 
 /// What the first critical section says.
 enum Looked<'a> {
@@ -120,8 +118,13 @@ impl Inner {
             };
             let kind = self.check(request, &resources)?;
             kind.validate(request)?;
-            self.probe(request)?;
-            self.take_locks(&admission, &request.message_type, &resources, deadline)?;
+            self.probe(request).map_err(refusal::for_now)?;
+            let claim = Claim {
+                resources: resources.clone(),
+                message_type: request.message_type.clone(),
+                since_ms: self.time().wall_ms(),
+            };
+            self.ask(admission.holder(), claim, deadline)?;
             let accepted =
                 self.accept(&mut admission, request, kind.as_ref(), &resources, &print)?;
             // Without one, the key came to life again while this request waited for its locks.
@@ -141,6 +144,7 @@ impl Inner {
         let mut core = self.lock();
         let Some(scope) = &request.scope else {
             core.usable()?;
+            self.takes_work()?;
             self.check_slots(&core, starts_job)?;
             let ticket = core.ticket();
             core.reserved_jobs += usize::from(starts_job);
@@ -166,6 +170,7 @@ impl Inner {
                 continue;
             }
             core.usable()?;
+            self.takes_work()?;
             let reserved = core.reserved_beside(&scope.principal);
             let window = core.state.window();
             match window.admit(&scope.principal, reserved, &core.policy, now_ms) {
@@ -298,71 +303,6 @@ impl Inner {
         Ok(Arc::clone(kind))
     }
 
-    /// Takes the resource locks, or says who has them.
-    pub(crate) fn take_locks(
-        &self,
-        admission: &Admission<'_>,
-        message_type: &str,
-        resources: &[Resource],
-        deadline: Deadline,
-    ) -> Result<()> {
-        let claim = Claim {
-            resources: resources.to_vec(),
-            message_type: message_type.to_owned(),
-            since_ms: self.time().wall_ms(),
-        };
-        self.ask(admission.holder(), claim, deadline)
-    }
-
-    /// Asks for locks and waits; a refusal leaves nothing behind.
-    pub(crate) fn ask(&self, holder: Holder, claim: Claim, deadline: Deadline) -> Result<()> {
-        if claim.resources.is_empty() {
-            return Ok(());
-        }
-        let mut core = self.lock();
-        core.usable()?;
-        let caller = worker::running_callback().map(Holder::Task);
-        if caller.is_some_and(|task| core.locks.conflicts_with(task, &claim.resources)) {
-            let message = "a callback asked for a resource that its own task holds";
-            return Err(refusal::invalid(message));
-        }
-        if core.locks.ask(holder, claim) {
-            return Ok(());
-        }
-        let holds_others = caller.is_some_and(|task| core.locks.is_held(task));
-        let began = self.monotonic();
-        let waiter = Arc::new(Condvar::new());
-        core.lock_waiters.insert(holder, Arc::clone(&waiter));
-        let outcome = loop {
-            if core.locks.is_held(holder) {
-                break Ok(());
-            }
-            if let Err(e) = core.usable() {
-                break Err(e);
-            }
-            let by = Blocker::of(&core, holder);
-            // Who gave no deadline is told when only an operator can make it go on. A callback whose
-            // task holds resources waits for no others: two of them would wait for each other.
-            let is_parked = by.as_ref().is_some_and(|by| by.is_parked);
-            if holds_others || deadline.is_never() && is_parked {
-                break Err(Blocker::told(by, self.time().wall_ms()));
-            }
-            let (next, told) = self.wait(core, &waiter, deadline);
-            core = next;
-            if !told && !core.locks.is_held(holder) {
-                let by = Blocker::of(&core, holder);
-                break Err(Blocker::told(by, self.time().wall_ms()));
-            }
-        };
-        core.lock_waiters.remove(&holder);
-        let waited = self.monotonic().saturating_sub(began);
-        self.counts.waited_for_locks(waited, outcome.is_ok());
-        if outcome.is_err() {
-            self.release(&mut core, holder);
-        }
-        outcome
-    }
-
     /// Checks again, builds the batch, and hands it over; `None` when the key lives again.
     fn accept(
         &self,
@@ -411,6 +351,7 @@ impl Inner {
             let copies = copies::check(self, &lent, &accepted)?;
             self.hold_ends(&lent, &accepted, &copies)
         };
+        let held = held.map_err(refusal::for_now);
         let holds;
         (holds, accepted.ends) = held.inspect_err(|e| self.note_refusal(&mut core, e))?;
         let accepted = Arc::new(accepted);

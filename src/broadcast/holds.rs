@@ -178,10 +178,11 @@ impl Inner {
     }
 }
 
+/// Every channel: one that nothing accepted goes to has no entry, and may have been promised room.
 fn tell_owed(store: &Store, core: &Core) {
-    for (pchannel, bytes) in core.owed.by_pchannel() {
+    for pchannel in store.pchannels() {
         if let Some(channel) = store.channel(pchannel) {
-            channel.owe(bytes);
+            channel.owe(core.owed.to(pchannel));
         }
     }
 }
