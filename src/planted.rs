@@ -139,6 +139,9 @@ pub enum Bug {
     LockNameless,
     /// The lock of a file counts although another one has its name.
     LockOfAnother,
+    /// Retention and trims let go of the message with the last time tick before the next one is
+    /// durable.
+    TickUnkept,
 }
 
 impl Bug {
@@ -182,7 +185,8 @@ impl Bug {
     pub const DAMAGE: [Self; 1] = [Self::LaterNotAsked];
 
     /// The bugs of space: of what is kept for the work that was accepted.
-    pub const SPACE: [Self; 3] = [Self::ReserveSpent, Self::ReserveUnsynced, Self::EndUnpinned];
+    pub const SPACE: [Self; 4] =
+        [Self::ReserveSpent, Self::ReserveUnsynced, Self::EndUnpinned, Self::TickUnkept];
 
     /// The bugs of readers and backups.
     pub const READING: [Self; 2] = [Self::BackupUnmarked, Self::GapUntold];

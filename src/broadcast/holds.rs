@@ -178,10 +178,11 @@ impl Inner {
     }
 }
 
+/// Every channel: one that nothing accepted goes to has no entry, and may have been promised room.
 fn tell_owed(store: &Store, core: &Core) {
-    for (pchannel, bytes) in core.owed.by_pchannel() {
+    for pchannel in store.pchannels() {
         if let Some(channel) = store.channel(pchannel) {
-            channel.owe(bytes);
+            channel.owe(core.owed.to(pchannel));
         }
     }
 }
@@ -211,8 +212,7 @@ fn promise(channel: &dyn ChannelLog, owed: u64, bytes: u64) -> Result<()> {
 /// Those of the channels.
 pub(super) fn take_up(core: &mut Core, store: &Store) -> Result<()> {
     let now_ms = store.time().wall_ms();
-    let open = core.state.tasks().filter(|(_, task)| task.done.is_none());
-    let open: Vec<BroadcastId> = open.map(|(id, _)| id).collect();
+    let open: Vec<BroadcastId> = core.state.open_tasks().map(|(id, _)| id).collect();
     let unseen = Copy::Unresolved;
     #[cfg(planted)]
     let unseen = if crate::planted::is_active(crate::planted::Bug::CopyWithoutScan) {

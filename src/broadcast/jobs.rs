@@ -4,6 +4,8 @@
 //! its broadcast until it is over, also after a restart. An ending runs under that hold and takes
 //! the job's own lock alone; the first one accepted for an attempt is its verdict.
 
+mod driving;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,17 +24,17 @@ use super::kind::Role;
 use super::locks::{Claim, Holder};
 use super::refusal;
 use super::state::Job;
-use super::waiting::Watch;
 use crate::channel::{ChannelLog, Outgoing, Position};
 use crate::clock::Clock;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 
 /// Domain of the lock that each job has for itself.
 pub(super) const JOB_DOMAIN: &str = "_job";
 
 /// Access to the jobs of a broadcaster; cheap to clone.
 ///
-/// Calls answer `Closed` once the broadcaster closes: a driver then ends its threads.
+/// Calls answer `Closed` once the broadcaster closes: a driver then ends its threads. What `Io` is,
+/// [`Broadcaster`](super::Broadcaster) says.
 #[derive(Clone, Debug)]
 pub struct Jobs {
     inner: Arc<Inner>,
@@ -103,7 +105,7 @@ impl Jobs {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for an unknown identity, `StoreFull`, `Poisoned`, `Closed`.
+    /// `InvalidInput` for an unknown identity, `StoreFull`, `Io`, `Poisoned`, `Closed`.
     ///
     /// # Durability
     ///
@@ -146,7 +148,7 @@ impl Jobs {
     /// # Errors
     ///
     /// `InvalidInput` when the job is over, ending, planned, or at another attempt; `StoreFull`,
-    /// `Limit`, `Poisoned`, `Closed`.
+    /// `Limit`, `Io`, `Poisoned`, `Closed`.
     ///
     /// # Durability
     ///
@@ -167,7 +169,7 @@ impl Jobs {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` when the job is over or at another attempt; `StoreFull`, `Poisoned`,
+    /// `InvalidInput` when the job is over or at another attempt; `StoreFull`, `Io`, `Poisoned`,
     /// `Closed`.
     ///
     /// # Durability
@@ -193,7 +195,7 @@ impl Jobs {
     /// # Errors
     ///
     /// `InvalidInput` for another attempt or an unregistered type; `Parked`, `StoreFull`,
-    /// `OutcomeUnknown`, `InFlight`, `Poisoned`, `Closed`.
+    /// `Io`, `OutcomeUnknown`, `InFlight`, `Poisoned`, `Closed`.
     ///
     /// # Durability
     ///
@@ -213,6 +215,7 @@ impl Jobs {
         if let Some(ended) = self.ended_before(job, attempt)? {
             return Ok(ended);
         }
+        self.inner.takes_work()?;
         let holder = Holder::Admission(self.inner.lock().ticket());
         let own = Resource { domain: JOB_DOMAIN.to_owned(), key: job.to_string(), shared: false };
         let claim = Claim {
@@ -220,7 +223,16 @@ impl Jobs {
             message_type: message_type.to_owned(),
             since_ms: self.inner.time().wall_ms(),
         };
-        self.inner.ask(holder, claim, self.inner.deadline(None))?;
+        if let Err(e) = self.inner.ask(holder, claim, Deadline::never()) {
+            // Nobody but an ending holds that lock: one that was accepted meanwhile, and goes no
+            // further, is told of as such.
+            let ended = if e.kind() == ErrorKind::LockTimeout {
+                self.ended_before(job, attempt)?
+            } else {
+                None
+            };
+            return ended.ok_or(e);
+        }
         let mut core = self.inner.lock();
         // The ending belongs to the span of who asked for the job.
         let trace = core.state.job(job).and_then(|job| job.accepted.trace.clone());
@@ -248,7 +260,7 @@ impl Jobs {
             }
             Err(e) => {
                 self.inner.release(&mut core, holder);
-                return Err(e);
+                return Err(refusal::for_now(e));
             }
         };
         if let Some(cell) = core.runs.get(&id).map(|run| Arc::clone(&run.cell)) {
@@ -302,7 +314,7 @@ impl Jobs {
     /// # Errors
     ///
     /// `InvalidInput` when the job is unknown, is not aborted, or its key expired; `LockTimeout`,
-    /// `WindowFull` when all slots are used, `StoreFull`, `Poisoned`, `Closed`.
+    /// `WindowFull` when all slots are used, `StoreFull`, `Io`, `Poisoned`, `Closed`.
     ///
     /// # Durability
     ///
@@ -332,7 +344,7 @@ impl Jobs {
             Err(e) => {
                 self.inner.tell_owed(&core);
                 self.inner.release(&mut core, holder);
-                return Err(e);
+                return Err(refusal::for_now(e));
             }
         };
         core.locks.transfer(holder, Holder::Job(job));
@@ -346,13 +358,14 @@ impl Jobs {
 
     fn check_reattempt(&self, core: &Core, job: BroadcastId) -> Result<Arc<Accepted>> {
         core.usable()?;
+        self.inner.takes_work()?;
         let state = core.state.job(job).ok_or_else(|| unknown_job(job))?;
         let over = state.end.filter(|(_, by)| !core.runs.contains_key(by));
         if !matches!((state.over, over), (Some((false, _)), Some(_))) {
             return Err(refusal::invalid(format!("job {job} is not aborted")));
         }
         let now_ms = self.inner.time().wall_ms().max(core.state.newest_ms());
-        if core.state.task(job).is_none() || core.state.is_over(job, now_ms) {
+        if !core.state.holds_task(job) || core.state.is_over(job, now_ms) {
             return Err(refusal::invalid(format!("the key of job {job} expired")));
         }
         let (count, bound) =
@@ -361,42 +374,6 @@ impl Jobs {
             return Err(refusal::slots_full(count, bound));
         }
         Ok(Arc::clone(&state.accepted))
-    }
-
-    /// Waits until a job is over.
-    ///
-    /// # Errors
-    ///
-    /// `InFlight` when the time is over before, and without a timeout as soon as there is no space
-    /// for the job's ending; `Parked` when its ending is; `InvalidInput` for an unknown job;
-    /// `Poisoned`, `Closed`.
-    pub fn wait(&self, job: BroadcastId, timeout: Option<Duration>) -> Result<Arc<Job>> {
-        let deadline = self.inner.deadline(timeout);
-        let mut core = self.inner.lock();
-        let mut watch: Option<Watch> = None;
-        loop {
-            let state = core.state.job(job).ok_or_else(|| unknown_job(job))?;
-            let by = state.end.map(|(_, by)| by);
-            // Over in the state, and durably so: the run of its ending is gone.
-            let durable = by.is_none_or(|by| !core.runs.contains_key(&by));
-            if state.over.is_some() && durable {
-                return Ok(Arc::clone(state));
-            }
-            core.usable()?;
-            if let Some(by) = by.filter(|_| deadline.is_never()) {
-                let of_this = watch.filter(|watch| watch.is_of(by));
-                let of_this = of_this.unwrap_or_else(|| self.inner.watch(&mut core, by));
-                if let Some(error) = of_this.halt(&core) {
-                    return Err(error);
-                }
-                watch = Some(of_this);
-            }
-            let (next, told) = self.inner.wait(core, &self.inner.turned, deadline);
-            core = next;
-            if !told {
-                return Err(refusal::in_flight(job));
-            }
-        }
     }
 
     /// Returns the pchannel that carries a vchannel.
@@ -486,3 +463,6 @@ fn attempt_of(core: &Core, job: BroadcastId, attempt: u32) -> Result<&Arc<Job>> 
     }
     Ok(state)
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use oncelog_format::message::BroadcastId;
+
 use super::kind::MessageType;
 use super::policy::Policy;
 
@@ -22,6 +24,7 @@ pub struct Options {
     pub(crate) job_slots_max: usize,
     pub(crate) worker_count: usize,
     pub(crate) checkpoint_bytes: u64,
+    pub(crate) only: Option<BroadcastId>,
 }
 
 impl Options {
@@ -35,6 +38,7 @@ impl Options {
             job_slots_max: JOB_SLOTS_MAX,
             worker_count: WORKER_COUNT,
             checkpoint_bytes: CHECKPOINT_BYTES,
+            only: None,
         }
     }
 
@@ -72,6 +76,15 @@ impl Options {
     #[must_use]
     pub fn checkpoint_bytes(mut self, bytes: u64) -> Self {
         self.checkpoint_bytes = bytes;
+        self
+    }
+
+    /// Opens for one broadcast alone, for a program that does not know every type of the store: it
+    /// brings no other task any further, parks none, starts no driver and takes no new work. All that
+    /// stays for whoever opens the store next.
+    #[must_use]
+    pub fn only(mut self, id: BroadcastId) -> Self {
+        self.only = Some(id);
         self
     }
 }

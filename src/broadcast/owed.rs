@@ -215,9 +215,10 @@ impl Core {
             Use::Ending(owed.saturating_add(self.checkpoint_bytes()))
         } else if bodies.iter().any(Body::is_checkpoint) {
             Use::Ending(owed)
-        } else if let Some(id) = bodies.iter().find_map(ends::beyond_room) {
-            // It takes what nobody else was promised.
-            let own = self.runs.get(&id).map_or(0, |run| control_bytes(&run.accepted));
+        } else if let Some((id, ends)) = bodies.iter().find_map(ends::beyond_room) {
+            // It takes what nobody was promised but, where it ends, itself.
+            let run = self.runs.get(&id).filter(|_| ends);
+            let own = run.map_or(0, |run| control_bytes(&run.accepted));
             Use::Ending(owed.saturating_sub(own))
         } else {
             Use::Ending(0)

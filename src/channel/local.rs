@@ -61,7 +61,8 @@ struct Given {
 
 impl Given {
     /// Has retention keep the message with the last tick, before a batch without a new one; and no
-    /// more once another one is durable.
+    /// more once another one is durable. Only a batch that was taken in changes what stands behind
+    /// it.
     fn keep(&mut self, log: &Log, is_late: bool, confirmed: u64) {
         let is_durable = self.at.is_some_and(|at| at.get() <= confirmed);
         let kept = if is_durable || self.kept.is_none() {
@@ -73,7 +74,17 @@ impl Given {
             log.keep_from(kept);
             self.kept = kept;
         }
-        self.is_late = is_late;
+    }
+
+    /// The LSN from which on a trim leaves messages: that of the durable one with the last tick.
+    fn held_from(&self, durable: Lsn) -> Lsn {
+        let newest = self.at.map_or(durable, |at| at.min(durable));
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::TickUnkept) {
+            return newest;
+        }
+        // The one that holds it may be in the buffer, and late chunks be all that is durable.
+        self.kept.map_or(newest, |kept| kept.min(newest))
     }
 }
 
@@ -200,6 +211,10 @@ impl LocalChannel {
         let now_ms = self.time.wall_ms();
         let is_late = drafts.iter().all(|draft| !matches!(draft.tick, Tick::Fresh));
         last.keep(&log, is_late, confirmed);
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::TickUnkept) {
+            last.is_late = is_late;
+        }
         let mut given = *last;
         let mut fresh = None;
         let mut ticks = Vec::with_capacity(drafts.len());
@@ -225,6 +240,7 @@ impl LocalChannel {
         if let Some(at) = fresh {
             given.at = Lsn::new(pending.lsns().first.get().saturating_add(at));
         }
+        given.is_late = is_late;
         *last = given;
         Ok(Box::new(LocalPending { pending, ticks }))
     }
@@ -329,8 +345,11 @@ impl ChannelLog for LocalChannel {
         let log = self.open_log()?;
         let Some(newest) = log.durable_lsn() else { return Ok(()) };
         // Without the message that holds the last tick, none is known to be above.
-        let holder = locked(&self.given).at;
-        let below = below.min(holder.map_or(newest, |holder| holder.min(newest)));
+        let below = {
+            let mut given = locked(&self.given);
+            given.keep(&log, false, newest.get());
+            below.min(given.held_from(newest))
+        };
         if below <= log.oldest_lsn() { Ok(()) } else { log.trim(below) }
     }
 

@@ -70,11 +70,11 @@ pub(crate) fn drive(id: BroadcastId, jobs: &Jobs, watch: &Watch) -> Result<()> {
     let driver = Driver { id, attempt: job.attempt, jobs, watch };
     match driver.work(&job) {
         Ok(rows) => {
-            driver.record(JobPhase::Committing, APPENDED, rows, "")?;
+            driver.record_before_end(JobPhase::Committing, (APPENDED, rows), "")?;
             driver.end(true)
         }
         Err(Halt::Failed(error)) => {
-            driver.record(JobPhase::Failed, 100, 0, &told(&error))?;
+            driver.record_before_end(JobPhase::Failed, (100, 0), &told(&error))?;
             driver.end(false)
         }
         Err(Halt::Stopped(error)) => Err(error),
@@ -314,6 +314,23 @@ impl Driver<'_> {
             reason: reason.to_owned(),
             detail: Vec::new(),
         })
+    }
+
+    /// Records what the job ends with. Room is kept for the ending, and for no record before it: a
+    /// full disk, which the ending may be what frees, is no reason not to end.
+    fn record_before_end(
+        &self,
+        phase: JobPhase,
+        (progress, rows): (u64, u64),
+        reason: &str,
+    ) -> Result<()> {
+        match self.record(phase, progress, rows, reason) {
+            Err(e) if e.kind() == ErrorKind::StoreFull => {
+                tracing::warn!(job = self.id.0, reason, error = %e, "a job ends without a record of it");
+                Ok(())
+            }
+            recorded => recorded,
+        }
     }
 
     fn end(&self, commit: bool) -> Result<()> {

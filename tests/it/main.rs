@@ -52,4 +52,5 @@ mod retention;
 mod spans;
 #[cfg(feature = "cli")]
 mod store_damage;
+mod ticks;
 mod tidy;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use oncelog::broadcast::{Broadcaster, Options};
+use oncelog::broadcast::{BroadcastId, Broadcaster, Options};
 use oncelog::import::Imports;
 use oncelog::{CreateMode, Store, StoreOptions};
 
@@ -35,11 +35,30 @@ pub(crate) struct Writer {
 impl Writer {
     /// Opens the store in `dir`.
     pub(crate) fn open(dir: &Path, args: &WriterArgs, create: CreateMode) -> Result<Self, Failure> {
+        Self::open_with(dir, args, create, Options::new())
+    }
+
+    /// Opens the store in `dir` for what is to be done with one broadcast: work of types that this
+    /// program does not know stays as it is.
+    pub(crate) fn open_for(
+        dir: &Path,
+        args: &WriterArgs,
+        id: BroadcastId,
+    ) -> Result<Self, Failure> {
+        Self::open_with(dir, args, CreateMode::Never, Options::new().only(id))
+    }
+
+    fn open_with(
+        dir: &Path,
+        args: &WriterArgs,
+        create: CreateMode,
+        options: Options,
+    ) -> Result<Self, Failure> {
         let policy = config::load(args.config.as_deref())?;
         let logs = oncelog::Options::new().lock_wait(args.lock_wait.unwrap_or_default());
         let store = Store::open(dir, &StoreOptions::new().create(create).log(logs))?;
         let imports = Imports::new();
-        let options = Options::new().policy(policy);
+        let options = options.policy(policy);
         let options = imports.types().into_iter().fold(options, Options::register);
         Ok(Self { broadcaster: Broadcaster::open(store, options)?, imports })
     }

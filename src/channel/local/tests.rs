@@ -575,3 +575,45 @@ fn ticks_ascend_over_a_reopen_behind_a_retention_that_keeps_late_chunks() {
     channel.open_log().unwrap().trim_by_retention().unwrap();
     assert!(channel.oldest() > run.lsn.next());
 }
+
+/// Fresh batches that were refused let go of the message with the last tick, as if they stood behind
+/// the late chunks.
+#[test]
+fn ticks_ascend_behind_late_chunks_also_where_what_came_behind_them_was_refused() {
+    #[track_caller]
+    fn check(refusals: usize) {
+        let io = MemIo::new(crate::testing::Machine::new());
+        let least = crate::log::Retention::new().segment_count_max(1);
+        let open_at = |io: &MemIo, wall_ms| {
+            let time = Arc::new(LogTime::new(Arc::new(Stopped(wall_ms)), ClockLimits::new()));
+            time.start(None);
+            let options = options(io).resting_retention(least);
+            let channel = LocalChannel::open(Path::new(DIR), &options, time).unwrap().0;
+            channel.begin_retention();
+            channel
+        };
+        let body = vec![7; 20 << 10];
+        let channel = open_at(&io, START);
+        let run = append(&channel, &[chunk_of(1, (0, 40), None, &body)])[0];
+        let last = append(&channel, &[message("a", &body)])[0];
+        for index in 1..8 {
+            append(&channel, &[chunk_of(1, (index, 40), Some(run.time_tick), &body)]);
+        }
+        channel.close().unwrap();
+        let channel = open_at(&io, 0);
+        io.set_free_blocks(Some(0));
+        let large = vec![7; 200 << 10];
+        for _ in 0..refusals {
+            assert_eq!(kind(channel.enqueue(&[message("a", &large)])), ErrorKind::StoreFull);
+        }
+        io.set_free_blocks(None);
+        channel.open_log().unwrap().trim_by_retention().unwrap();
+        let machine = io.machine();
+        io.kill();
+        drop(channel);
+        let channel = open_at(&MemIo::new(machine), 0);
+        let next = append(&channel, &[message("a", b"")])[0];
+        assert!(next.time_tick > last.time_tick, "ticks went back behind {refusals} refusals");
+    }
+    (0..4).for_each(check);
+}
