@@ -242,8 +242,9 @@ pub trait ChannelLog: fmt::Debug + Send + Sync + 'static {
         self.enqueue(messages)
     }
 
-    /// Makes sure that messages which were promised to come fit, so many bytes of them in all with
-    /// what frames add, whatever becomes of the disk; the last call counts.
+    /// Makes sure that messages which are promised to come fit, so many bytes of them in all with
+    /// what frames add, whatever becomes of the disk. It may take as long as it takes to write so
+    /// many bytes; what is owed is said by [`ChannelLog::owe`].
     ///
     /// # Errors
     ///
@@ -252,6 +253,16 @@ pub trait ChannelLog: fmt::Debug + Send + Sync + 'static {
     fn promise(&self, bytes: u64) -> Result<()> {
         let _ = bytes;
         Ok(())
+    }
+
+    /// Says whether so many bytes of promised messages would fit as it is. It writes nothing, and
+    /// waits for nobody who does: where it says no, [`ChannelLog::promise`] makes room.
+    ///
+    /// # Errors
+    ///
+    /// As [`ChannelLog::promise`].
+    fn is_promised(&self, bytes: u64) -> Result<bool> {
+        self.promise(bytes).map(|()| true)
     }
 
     /// Says how many bytes of messages that were promised are still to come: new work leaves them

@@ -288,7 +288,7 @@ impl Inner {
     /// Writes a checkpoint, reads it back, and trims control; `None` when no record stands behind
     /// the last one.
     pub(crate) fn checkpoint(&self) -> Result<Option<Checkpoint>> {
-        let written = self.checkpoint_next();
+        let written = self.with_room(|| self.checkpoint_next());
         match &written {
             Ok(Some(checkpoint)) => {
                 let Checkpoint { covers, stream_bytes, .. } = *checkpoint;
@@ -369,7 +369,8 @@ impl Inner {
             stream.push(&entries)?;
             let whole = entries.is_empty();
             while let Some(part) = stream.take(covers, whole) {
-                let (pending, _) = self.hand_over(&mut self.lock(), vec![part])?;
+                let (pending, _) =
+                    self.with_room(|| self.hand_over(&mut self.lock(), vec![part.clone()]))?;
                 // One part is in memory at a time, and others have the disk in between.
                 self.settle(pending)?;
             }

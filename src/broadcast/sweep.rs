@@ -7,6 +7,7 @@ use std::sync::PoisonError;
 use oncelog_format::control::{Body, DropCause, Dropped};
 
 use super::core::{Core, Inner, Settled};
+use super::room;
 use crate::clock::Clock;
 use crate::error::Result;
 
@@ -32,6 +33,15 @@ impl Inner {
                 Ok(BATCH_COUNT_MAX..) => {
                     drop(core);
                     core = self.lock();
+                }
+                Err(e) if room::is_lack(&e) => {
+                    drop(core);
+                    let made = self.make_room_of(&e);
+                    core = self.lock();
+                    if let Err(e) = made {
+                        tracing::warn!(error = %e, "expired keys are not swept");
+                        due = now.saturating_add(core.policy.check_interval);
+                    }
                 }
                 Ok(_) => due = now.saturating_add(core.policy.check_interval),
                 Err(e) => {

@@ -17,6 +17,7 @@ mod metrics;
 mod model;
 pub(crate) mod pins;
 pub(crate) mod retention;
+mod room;
 pub(crate) mod space;
 mod stats;
 mod store;
