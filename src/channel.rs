@@ -29,6 +29,8 @@ pub use earlier::Earlier;
 pub use filter::VchannelReader;
 pub use local::LocalChannel;
 pub use runs::Runs;
+#[cfg(feature = "import")]
+pub(crate) use runs::vchannel_of;
 pub use whole::WholeReader;
 
 /// Where a message stands.
@@ -153,6 +155,13 @@ pub trait MessageReader: fmt::Debug + Send {
 
     /// The LSN that the next call looks from.
     fn next_lsn(&self) -> Lsn;
+
+    /// Of whose message the last call of [`MessageReader::next`] said `Trimmed`: the vchannel of one in
+    /// chunks whose first ones are gone, which is all that is lost by that. `None` behind any other
+    /// answer; a `Trimmed` is then about all that stood below its LSN.
+    fn lost_of(&self) -> Option<&str> {
+        None
+    }
 
     /// Waits until there is something behind what was read, or the time is over; says whether
     /// there is. It need not be a message that this reader shows.

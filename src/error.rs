@@ -209,7 +209,9 @@ impl Error {
         self.0.offset
     }
 
-    /// The LSN that the error is about; of [`ErrorKind::Trimmed`], the oldest one left.
+    /// The LSN that the error is about; of [`ErrorKind::Trimmed`], the one from which on reading goes
+    /// on: the oldest one left, or the one behind a chunk of a message whose first chunks are gone
+    /// ([`MessageReader::lost_of`](crate::channel::MessageReader::lost_of)).
     #[must_use]
     pub fn lsn(&self) -> Option<u64> {
         self.0.lsn

@@ -8,7 +8,6 @@ use super::crash::stopped_at;
 use super::tests::request;
 use super::*;
 use crate::broadcast::Options;
-use crate::io::fault::{Fault, Which};
 use crate::io::mem::{Machine, MemIo};
 use crate::log::{CreateMode, Options as LogOptions};
 use crate::store::{Store, StoreOptions};

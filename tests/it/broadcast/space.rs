@@ -330,7 +330,7 @@ fn the_reserve_outlives_a_close_and_is_no_segment() {
 /// What had been accepted last was not counted among what a checkpoint takes: on a disk that was full
 /// behind it none could be written, and nothing was freed.
 #[test]
-fn a_checkpoint_is_written_on_a_disk_that_large_work_has_filled() {
+pub(crate) fn a_checkpoint_is_written_on_a_disk_that_large_work_has_filled() {
     for free in (40..160).step_by(17) {
         let desk = desk();
         desk.io.set_free_blocks(Some(free));
