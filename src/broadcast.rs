@@ -10,6 +10,7 @@
 
 mod admission;
 mod age;
+mod async_calls;
 mod catalogue;
 mod checkpoint;
 mod chunks;
@@ -18,7 +19,6 @@ mod core;
 mod counts;
 mod ends;
 mod fingerprint;
-mod front;
 mod handle;
 mod holds;
 mod jobs;
@@ -74,7 +74,7 @@ pub use self::keys::{KeyHistory, KeyInfo, KeyState, WindowSummary};
 pub use self::kind::{MessageType, Noop, Role, Task, Verdict};
 pub use self::opening::Opening;
 pub use self::options::{CollectionSpec, Options};
-pub use self::policy::{Policy, Setting, Violation, WindowFull, parse_duration};
+pub use self::policy::{Policy, Setting, Violation, WhenFull, parse_duration};
 pub use self::request::{Answer, Identity, Outcome, Request};
 pub use self::seen::Seen;
 pub use self::state::{Job, State, TaskState};

@@ -10,6 +10,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use oncelog_format::message::BroadcastId;
+
+use crate::lsn::Lsn;
+
 /// Result of a call of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -213,8 +217,8 @@ impl Error {
     /// on: the oldest one left, or the one behind a chunk of a message whose first chunks are gone
     /// ([`MessageReader::lost_of`](crate::channel::MessageReader::lost_of)).
     #[must_use]
-    pub fn lsn(&self) -> Option<u64> {
-        self.0.lsn
+    pub fn lsn(&self) -> Option<Lsn> {
+        self.0.lsn.and_then(Lsn::new)
     }
 
     /// Names of the fields that differ, of a [`ErrorKind::Conflict`].
@@ -225,8 +229,8 @@ impl Error {
 
     /// The broadcast that the error is about, of [`ErrorKind::InFlight`] and [`ErrorKind::Parked`].
     #[must_use]
-    pub fn broadcast_id(&self) -> Option<u64> {
-        self.0.broadcast
+    pub fn broadcast_id(&self) -> Option<BroadcastId> {
+        self.0.broadcast.map(BroadcastId)
     }
 
     /// When it may help to ask again, where that is known.

@@ -84,8 +84,8 @@ pub use crate::histogram::{Bucket, Histogram};
 pub use crate::log::{
     BackupReport, Batch, Check, CreateMode, Cursor, Delivery, Durability, Durable, Fill, Finding,
     FindingKind, Holder, HolderKind, Log, LogStats, LogView, Options, Pending, Pin, Reader, Record,
-    RecordKind, RecoveryReport, Retention, SegmentInfo, Severity, Subscription, TornEnd, Trimmed,
-    VerifySummary, WaitPolicy,
+    RecordKind, RecoveryReport, Retention, SegmentInfo, Severity, Subscription, TornEnd,
+    TrimReport, VerifySummary, WaitPolicy,
 };
 pub use crate::lsn::{Lsn, LsnRange, SegmentId};
 #[cfg(feature = "metrics")]
@@ -105,7 +105,7 @@ pub mod testing {
 
     /// The decision table of SPEC section 12 as recovery asks it, for tests that walk it.
     pub mod rows {
-        pub use crate::log::rows::{
+        pub use crate::log::decision::{
             End, Ending, FooterFound, FooterTaken, Head, HeaderFound, Identity, Row, of_begin,
             of_directory, of_end, of_head, of_leftover, of_order, of_sealed,
         };

@@ -7,21 +7,19 @@
 //!
 //! It does not know what a record means, and it retries nothing.
 
+pub(crate) mod async_calls;
 mod background;
 mod backup;
 mod backward;
-mod behind;
+mod close;
 mod cursors;
+pub(crate) mod decision;
 pub(crate) mod dir;
-mod end;
 pub(crate) mod facts;
 mod fill;
 mod finding;
-pub(crate) mod front;
 mod group;
-mod inside;
-mod live;
-mod looked;
+mod log_source;
 mod maps;
 mod open;
 mod options;
@@ -35,21 +33,24 @@ mod report;
 pub(crate) mod reserve;
 mod retention;
 mod roll;
-pub(crate) mod rows;
+mod salvage;
 mod scan;
 #[cfg(any(loom, shuttle))]
 #[cfg(test)]
 mod schedules;
 mod seek;
+mod segment_reader;
 mod spare;
 mod stats;
 mod subscribe;
 mod survey;
 mod tail;
 mod told;
+mod trim;
 mod trimmer;
 mod verify;
 mod view;
+mod view_source;
 mod wait;
 mod walk;
 mod writer;
@@ -70,7 +71,7 @@ pub use self::pending::{Durable, Pending};
 pub use self::pins::{Holder, HolderKind, Pin};
 pub use self::reader::{Reader, Record};
 pub use self::report::{RecoveryReport, TornEnd};
-pub use self::retention::{Retention, Trimmed};
+pub use self::retention::{Retention, TrimReport};
 pub use self::stats::LogStats;
 pub use self::subscribe::{Delivery, Subscription};
 use self::trimmer::Trimmer;

@@ -323,9 +323,9 @@ impl Store {
 /// Decodes a record of control; `None` for one that may be skipped.
 pub(crate) fn control_record(record: &Record) -> Result<Option<ControlRecord>> {
     let damaged = |kind, what: &'static str| Error::new(kind, what).at_lsn(record.lsn.get());
-    if record.kind != RecordKind::CONTROL.as_u8() {
+    if record.kind != RecordKind::CONTROL {
         // SPEC 7: what may be skipped, and what is private to a caller, is not ours to judge.
-        return match record.kind {
+        return match record.kind.as_u8() {
             0x40.. => Ok(None),
             _ => Err(damaged(ErrorKind::Unsupported, "a record of an unknown kind in control")),
         };

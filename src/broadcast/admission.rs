@@ -16,7 +16,7 @@ use super::fingerprint::fingerprint;
 use super::kind::{MessageType, Role};
 use super::locks::{Claim, Holder, canonical};
 use super::made::Lent;
-use super::policy::WindowFull;
+use super::policy::WhenFull;
 use super::refusal;
 use super::request::{Answer, Request, tombstone_answer};
 use super::room;
@@ -446,7 +446,7 @@ fn acceptance(
         scope: request.scope.as_deref().cloned(),
         fingerprint: print.clone(),
         lifetime_ms: core.policy.lifetime_ms(),
-        firm: core.policy.window_full == WindowFull::Refuse,
+        firm: core.policy.window_full == WhenFull::Refuse,
         job: JobLink::None,
         properties: request.properties.clone().into_iter().collect(),
         trace: request.trace_context.as_deref().and_then(trace::kept),

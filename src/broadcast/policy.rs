@@ -13,7 +13,7 @@ use super::State;
 /// What a full window does to one more key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum WindowFull {
+pub enum WhenFull {
     /// Refuses it; every accepted key is promised its lifetime.
     Refuse,
     /// Drops the oldest key that was accepted under this choice; such keys promise no instant.
@@ -35,7 +35,7 @@ pub struct Policy {
     /// How often keys whose window is over are swept.
     pub check_interval: Duration,
     /// What a full window does.
-    pub window_full: WindowFull,
+    pub window_full: WhenFull,
     /// How long a task is tried without progress, over restarts too, before it is parked; each process
     /// gives it a tenth of that.
     pub retry_age_max: Duration,
@@ -53,7 +53,7 @@ impl Default for Policy {
             principal_share_max: 25,
             task_retention: HOUR * 48,
             check_interval: Duration::from_secs(300),
-            window_full: WindowFull::Refuse,
+            window_full: WhenFull::Refuse,
             retry_age_max: Duration::from_secs(600),
             broadcasts_per_hour_max: None,
             history_warns: false,
@@ -137,8 +137,8 @@ impl Policy {
             "check_interval" => self.check_interval = duration(name, value)?,
             "window_full" => {
                 self.window_full = match value {
-                    Setting::Text("refuse" | "Refuse") => WindowFull::Refuse,
-                    Setting::Text("evict_oldest" | "EvictOldest") => WindowFull::EvictOldest,
+                    Setting::Text("refuse" | "Refuse") => WhenFull::Refuse,
+                    Setting::Text("evict_oldest" | "EvictOldest") => WhenFull::EvictOldest,
                     _ => {
                         return Err(wrong(
                             name,
@@ -252,7 +252,7 @@ impl Policy {
             principal_share_max_percent: self.principal_share_max,
             task_retention_ms: millis(self.task_retention),
             check_interval_ms: millis(self.check_interval),
-            evict_oldest: self.window_full == WindowFull::EvictOldest,
+            evict_oldest: self.window_full == WhenFull::EvictOldest,
             retry_age_max_ms: millis(self.retry_age_max),
             broadcasts_per_hour_max: self.broadcasts_per_hour_max,
         }
@@ -421,6 +421,6 @@ mod tests {
         assert_eq!(set("lifetime", Setting::Text("1h")), Err("unknown name"));
         assert_eq!(policy.window_lifetime, HOUR);
         assert_eq!(policy.principal_share_max, 50);
-        assert_eq!(policy.window_full, WindowFull::EvictOldest);
+        assert_eq!(policy.window_full, WhenFull::EvictOldest);
     }
 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use oncelog_format::control::DropCause;
 use oncelog_format::message::BroadcastId;
 
-use super::policy::{Policy, WindowFull};
+use super::policy::{Policy, WhenFull};
 
 /// The keys of one principal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -263,7 +263,7 @@ impl Window {
         next_free_in_ms: Option<u64>,
     ) -> Admission {
         match victim {
-            Some((_, id)) if policy.window_full == WindowFull::EvictOldest => Admission::Evict(id),
+            Some((_, id)) if policy.window_full == WhenFull::EvictOldest => Admission::Evict(id),
             _ => Admission::Full { count, bound, next_free_in_ms },
         }
     }
@@ -331,7 +331,7 @@ mod tests {
             assert_eq!(said, gone);
             let policy = Policy {
                 window_count_max: u64::try_from(live).unwrap().max(1),
-                window_full: WindowFull::EvictOldest,
+                window_full: WhenFull::EvictOldest,
                 principal_share_max: 100,
                 ..Policy::default()
             };

@@ -98,7 +98,7 @@ fn show(
     while reader.next_lsn() < below {
         match reader.next() {
             Ok(Some(record)) if record.lsn < below => {
-                if record.kind == RecordKind::MESSAGE.as_u8() {
+                if record.kind == RecordKind::MESSAGE {
                     see(record.lsn, &record.payload)?;
                 }
             }
@@ -114,7 +114,7 @@ fn show(
 
 /// What is left where retention was faster; any other error is one.
 fn oldest(e: Error) -> Result<Lsn> {
-    match e.lsn().and_then(Lsn::new) {
+    match e.lsn() {
         Some(oldest) if e.kind() == ErrorKind::Trimmed => Ok(oldest),
         _ => Err(e),
     }

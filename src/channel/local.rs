@@ -410,7 +410,7 @@ fn newest_given(log: &Log, below: Lsn) -> Result<Given> {
     let (mut newest, mut holder) = (TimeTick(0), None);
     while reader.next_lsn() > oldest {
         let Some(record) = reader.prev()? else { break };
-        if record.kind != RecordKind::MESSAGE.as_u8() {
+        if record.kind != RecordKind::MESSAGE {
             continue;
         }
         let message = Message::decode(&record.payload).map_err(|e| damaged(record.lsn, e))?;
@@ -455,7 +455,7 @@ struct LocalReader {
 impl MessageReader for LocalReader {
     fn next(&mut self) -> Result<Option<StoredMessage>> {
         while let Some(record) = self.reader.next()? {
-            if record.kind == RecordKind::MESSAGE.as_u8() {
+            if record.kind == RecordKind::MESSAGE {
                 let (lsn, time_ms) = (record.lsn, record.time_ms);
                 return Ok(Some(StoredMessage { lsn, time_ms, record: record.payload }));
             }

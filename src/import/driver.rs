@@ -206,7 +206,7 @@ impl Driver<'_> {
         let mut have = BTreeSet::new();
         loop {
             let next = messages.next();
-            let behind = Some(messages.next_lsn().get());
+            let behind = Some(messages.next_lsn());
             let stored = match next {
                 Ok(Some(stored)) => stored,
                 Ok(None) => break,

@@ -27,7 +27,7 @@ use super::dir::{
     self, DirLock, make_named, refusal, sync_dir, sync_parent, sync_parent_if_allowed,
 };
 use super::facts::{CURSORS_NAME, LOCK_NAME};
-use super::live::{Live, Reach};
+use super::log_source::{LogSource, Reach};
 use super::pins::HolderKind;
 use super::reader::Source;
 use super::scan::{Invalid, Tally, Window, frame_at};
@@ -131,7 +131,7 @@ impl Log {
             let cursors = gate.holds.check_cursors().is_ok().then(|| cursors.collect());
             Plan { segments: segments.collect(), oldest: gate.oldest, cursors }
         };
-        let source = Live { shared: Arc::clone(shared), reach: Reach::Durable };
+        let source = LogSource { shared: Arc::clone(shared), reach: Reach::Durable };
         let report = copy(&source, &plan, to.as_ref());
         drop(pin);
         report

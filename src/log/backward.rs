@@ -9,8 +9,8 @@
 
 use oncelog_format::limits::FRAMES_OFFSET;
 
-use super::inside::Inside;
 use super::reader::Record;
+use super::segment_reader::SegmentReader;
 use crate::error::Result;
 
 /// Frames of a run.
@@ -76,7 +76,7 @@ impl Places {
     }
 }
 
-impl Inside {
+impl SegmentReader {
     /// The record of `lsn`, which lies in this segment; stands before it then.
     pub(super) fn prev(&mut self, lsn: u64) -> Result<Record> {
         if !self.places.has(lsn) {

@@ -13,7 +13,7 @@ use oncelog_format::{
     decode_lock, parse_segment_name,
 };
 
-use super::rows::{Head, HeaderFound};
+use super::decision::{Head, HeaderFound};
 use crate::error::{Error, Result};
 use crate::io::{EntryKind, Io, IoFile, OpenHow};
 

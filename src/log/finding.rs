@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, ErrorKind};
-use crate::lsn::SegmentId;
+use crate::lsn::{Lsn, SegmentId};
 
 /// Something that recovery found in the files of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub struct Finding {
     /// Where in the file, in bytes; of a missing record, where the frames stop being valid.
     pub offset: Option<u64>,
     /// The LSN concerned; of a missing record, the first one that is not kept.
-    pub lsn: Option<u64>,
+    pub lsn: Option<Lsn>,
     /// What should be there.
     pub expected: Cow<'static, str>,
     /// What is there.
@@ -54,7 +54,7 @@ impl Finding {
     }
 
     pub(crate) fn at_lsn(mut self, lsn: u64) -> Self {
-        self.lsn = Some(lsn);
+        self.lsn = Lsn::new(lsn);
         self
     }
 
@@ -83,7 +83,7 @@ impl Finding {
             error = error.at_offset(offset);
         }
         match self.lsn {
-            Some(lsn) => error.at_lsn(lsn),
+            Some(lsn) => error.at_lsn(lsn.get()),
             None => error,
         }
     }

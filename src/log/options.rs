@@ -325,6 +325,11 @@ impl RecordKind {
         if kind >= frame::KIND_PRIVATE_MIN { Some(Self(kind)) } else { None }
     }
 
+    /// The kind that stands in a frame; any byte, as a later version may have written it.
+    pub(crate) const fn of_frame(kind: u8) -> Self {
+        Self(kind)
+    }
+
     /// The byte that stands in the frame.
     #[must_use]
     pub const fn as_u8(self) -> u8 {

@@ -2,7 +2,7 @@
 //!
 //! A reader stands between two records. It asks a [`Source`] which segment holds a record and how
 //! far it may be read, never reads above, and reads within one segment through a
-//! [`Inside`](super::inside::Inside). The CRC of every record that is handed out was verified.
+//! [`SegmentReader`](super::segment_reader::SegmentReader). The CRC of every record that is handed out was verified.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -11,10 +11,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use oncelog_format::SegmentHeader;
 
-use super::inside::Inside;
 use super::maps::Maps;
+use super::options::RecordKind;
 use super::pins::Pin;
 use super::remove::InUse;
+use super::segment_reader::SegmentReader;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Io;
 use crate::lsn::{Lsn, SegmentId};
@@ -30,8 +31,8 @@ pub struct Record {
     pub lsn: Lsn,
     /// Its time in milliseconds since 1970-01-01 UTC, never below that of the record before.
     pub time_ms: u64,
-    /// Its kind (SPEC 7).
-    pub kind: u8,
+    /// Its kind (SPEC 7); of a later version, one that is not named here.
+    pub kind: RecordKind,
     /// What was appended. Of a sealed segment it may be a slice of a map, see [`Log::reader`]: then
     /// it is backed by the file, and by the disk where its pages leave the cache.
     ///
@@ -140,9 +141,9 @@ pub(crate) struct Located {
 pub struct Reader {
     source: Arc<dyn Source>,
     next: u64,
-    open: Option<Inside>,
+    open: Option<SegmentReader>,
     /// Segments that a seek has left, the last one last.
-    kept: Vec<Inside>,
+    kept: Vec<SegmentReader>,
     pin: Option<Held>,
 }
 
@@ -235,7 +236,7 @@ impl Reader {
         let Some(mut lsn) = self.next.checked_sub(1).filter(|&lsn| lsn > 0) else {
             return Ok(None);
         };
-        let held = |open: &Inside| open.has(lsn) && (open.at.sealed || open.places.has(lsn));
+        let held = |open: &SegmentReader| open.has(lsn) && (open.at.sealed || open.places.has(lsn));
         if !self.open.as_ref().is_some_and(held) {
             let mut found = self.source.locate(lsn)?;
             if found.is_none() {
@@ -275,7 +276,7 @@ impl Reader {
     /// Makes a segment the open one, in which `lsn` is wanted.
     fn enter(&mut self, at: Located, lsn: u64) -> Result<()> {
         // A number is given once.
-        let is_it = |inside: &Inside| inside.at.header.number == at.header.number;
+        let is_it = |inside: &SegmentReader| inside.at.header.number == at.header.number;
         let held = match self.open.take() {
             Some(open) if is_it(&open) => Some(open),
             left => {
@@ -298,9 +299,9 @@ impl Reader {
         Ok(())
     }
 
-    fn open_segment(&self, at: Located, lsn: u64) -> Result<Inside> {
+    fn open_segment(&self, at: Located, lsn: u64) -> Result<SegmentReader> {
         let path = self.source.path(&at.header);
-        Inside::open(self.source.io(), path.clone(), at).or_else(|e| {
+        SegmentReader::open(self.source.io(), path.clone(), at).or_else(|e| {
             // A trim may have been faster; then the source says so.
             self.source.confirm(lsn)?;
             Err(Error::io("cannot open the segment", &path, e))
@@ -308,7 +309,7 @@ impl Reader {
     }
 
     /// Keeps a segment that a seek leaves for another one; who reads on does not come back.
-    fn keep(&mut self, left: Option<Inside>, lsn: u64) {
+    fn keep(&mut self, left: Option<SegmentReader>, lsn: u64) {
         let Some(left) = left else { return };
         let follows = left.at.last.saturating_add(1) == lsn
             || lsn.saturating_add(1) == left.at.header.first_lsn;
@@ -328,9 +329,9 @@ impl Reader {
 /// segment that is being read, it may cut it first.
 fn read(
     source: &dyn Source,
-    open: &mut Inside,
+    open: &mut SegmentReader,
     lsn: u64,
-    mut read: impl FnMut(&mut Inside) -> Result<Record>,
+    mut read: impl FnMut(&mut SegmentReader) -> Result<Record>,
 ) -> Result<Record> {
     match read(open) {
         Err(error) if error.kind() == ErrorKind::Corrupt => {}

@@ -9,11 +9,11 @@ use std::path::Path;
 
 use oncelog_format::{Owner, SegmentHeader};
 
+use super::decision::{self, End, Ending, FooterTaken, Identity, Row};
 use super::facts::{FooterFacts, LOCK_NAME, Listing, LockFacts, SegmentFacts, SlotFacts};
 use super::finding::{Finding, FindingKind, Severity};
 use super::options::Check;
 use super::reserve::RESERVE_NAME;
-use super::rows::{self, End, Ending, FooterTaken, Identity, Row};
 use super::scan::{Behind, Frames, Tally};
 use super::survey::{Segment, Survey, Tail, TailState};
 use crate::error::{Error, ErrorKind, Result};
@@ -111,7 +111,7 @@ impl Survey {
             LockFacts::Unfinished | LockFacts::Damaged(_) => Identity::Damaged,
         };
         // @A: there is no log, and nothing to tell.
-        if rows::of_directory(!self.listing.segments.is_empty(), identity) == Some(Row::B) {
+        if decision::of_directory(!self.listing.segments.is_empty(), identity) == Some(Row::B) {
             let gone = Finding::new(FindingKind::SegmentsGone, Severity::Corrupt, &self.dir);
             let uuid = self.uuid.map_or_else(String::new, |uuid| format!("segments of {uuid}"));
             self.findings.push(gone.saying(uuid, "none")); // @B
@@ -154,7 +154,7 @@ impl Survey {
             let copied = copied.at_offset(offset_of(e.at));
             self.findings.push(copied.saying("a segment header", e.to_string()));
         }
-        let refused = match (rows::of_head(facts.head(self.uuid, false)), facts.header) {
+        let refused = match (decision::of_head(facts.head(self.uuid, false)), facts.header) {
             (Ok(_), Ok(header)) => {
                 self.uuid.get_or_insert(header.uuid);
                 return Ok(header);
@@ -197,7 +197,7 @@ impl Survey {
         for (a, b) in self.segments.iter().zip(self.segments.iter().skip(1)) {
             let number = b.header.number.cmp(&a.header.number);
             let first = b.header.first_lsn.cmp(&a.header.first_lsn);
-            if rows::of_order(number, first).is_some() {
+            if decision::of_order(number, first).is_some() {
                 let expected = format!(
                     "a number above {} and a first LSN of at least {}",
                     a.header.number, a.header.first_lsn
@@ -213,7 +213,8 @@ impl Survey {
         self.leave_out_unplaced();
         // @I: first LSNs ascend, so leftovers come first.
         let firsts = self.segments.iter().skip(1).map(|next| next.header.first_lsn);
-        let is_leftover = |first: &u64| rows::of_leftover(Some(first.cmp(&self.oldest))).is_some();
+        let is_leftover =
+            |first: &u64| decision::of_leftover(Some(first.cmp(&self.oldest))).is_some();
         let count = firsts.take_while(is_leftover).count();
         self.leftovers.extend(self.segments.drain(..count).map(|segment| segment.facts));
         self.leftovers.sort_by_key(|facts| facts.named);
@@ -227,7 +228,7 @@ impl Survey {
         }
         // @J
         if let Some(first) = self.segments.first()
-            && rows::of_begin(first.header.first_lsn.cmp(&self.oldest)).is_some()
+            && decision::of_begin(first.header.first_lsn.cmp(&self.oldest)).is_some()
         {
             let missing = first.finding(FindingKind::RecordsMissing, Severity::Corrupt);
             let expected = format!("a segment from LSN {} on", self.oldest);
@@ -248,7 +249,7 @@ impl Survey {
         let is_leftover = |facts: &mut SegmentFacts| {
             let is_below = facts.named.is_some_and(|(named, _)| named < number);
             let trimmed = is_below && !facts.is_moved_here(uuid, last);
-            rows::of_head(facts.head(uuid, trimmed)) == Err(Row::I)
+            decision::of_head(facts.head(uuid, trimmed)) == Err(Row::I)
         };
         self.leftovers.extend(self.refused.extract_if(.., is_leftover));
     }
@@ -304,7 +305,7 @@ impl Survey {
             let (frames, behind) = segment.read(io, Some(next))?;
             segment.take(&frames, &behind);
             let footer = segment.footer_found(&frames, &behind, wanted);
-            let (row, taken) = rows::of_sealed(footer, frames.last >= wanted);
+            let (row, taken) = decision::of_sealed(footer, frames.last >= wanted);
             self.tell_footer(segment, &frames, taken);
             if row == Row::M {
                 // @M
@@ -356,7 +357,7 @@ impl Survey {
         // @N: a trim is recorded behind a sync of everything below it.
         let trimmed = if whole { self.oldest.saturating_sub(1) } else { 0 };
         let wanted = self.proven.max(trimmed);
-        let ending = rows::of_end(End {
+        let ending = decision::of_end(End {
             missing: frames.last < wanted,
             record: frames.last >= segment.header.first_lsn,
             slot: slots.is_some(),

@@ -16,10 +16,10 @@ use std::sync::Arc;
 
 use oncelog_format::limits::FRAMES_OFFSET;
 
-use super::end::Dropped;
 use super::facts::SegmentFacts;
 use super::pins::{Holder, HolderKind};
 use super::told::Told;
+use super::trim::Dropped;
 use super::writer::{Gate, SegmentRef, Shared};
 use crate::error::{Error, Result};
 use crate::io::{IoFile, OpenHow};

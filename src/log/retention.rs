@@ -91,11 +91,11 @@ impl Retention {
 /// What a trim by retention has done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Trimmed {
+pub struct TrimReport {
     /// The oldest LSN that is left, or the next one when there is none.
-    pub oldest: Lsn,
+    pub oldest_lsn: Lsn,
     /// Segments that were dropped.
-    pub segments: u64,
+    pub segment_count: u64,
     /// Bytes of their files, which go in the background.
     pub bytes: u64,
     /// Who kept it from dropping all that the limits say.
@@ -186,14 +186,19 @@ impl Gate {
 
 impl Shared {
     /// Drops what is beyond the limits.
-    pub(crate) fn trim_by_retention(&self) -> Result<Trimmed> {
+    pub(crate) fn trim_by_retention(&self) -> Result<TrimReport> {
         loop {
             let reach = {
                 let mut gate = self.gate();
                 gate.check_open()?;
                 if gate.retaining.is_resting {
-                    let oldest = Lsn::at_least_first(gate.oldest);
-                    return Ok(Trimmed { oldest, segments: 0, bytes: 0, held_by: None });
+                    let oldest_lsn = Lsn::at_least_first(gate.oldest);
+                    return Ok(TrimReport {
+                        oldest_lsn,
+                        segment_count: 0,
+                        bytes: 0,
+                        held_by: None,
+                    });
                 }
                 let now_ms = self.clock.wall_ms().max(gate.time_ms);
                 let reach = gate.reach(&self.retention, now_ms);
@@ -210,9 +215,9 @@ impl Shared {
                 }
                 Ok(dropped) => dropped,
             };
-            return Ok(Trimmed {
-                oldest: Lsn::at_least_first(self.gate().oldest),
-                segments: dropped.segments,
+            return Ok(TrimReport {
+                oldest_lsn: Lsn::at_least_first(self.gate().oldest),
+                segment_count: dropped.segments,
                 bytes: dropped.bytes,
                 held_by: reach.held_by,
             });
@@ -266,7 +271,7 @@ impl Log {
     /// # Durability
     ///
     /// The oldest LSN, before a file goes.
-    pub fn trim_by_retention(&self) -> Result<Trimmed> {
+    pub fn trim_by_retention(&self) -> Result<TrimReport> {
         self.handle.start_trimmer();
         self.handle.shared.trim_by_retention()
     }

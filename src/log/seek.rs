@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use super::facts::{self, FooterFacts};
-use super::live::last_where;
+use super::log_source::last_where;
 use super::reader::{Reader, Source};
 use crate::error::{ErrorKind, Result};
 use crate::io::OpenHow;

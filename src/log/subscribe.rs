@@ -19,8 +19,8 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 
 use super::Log;
-use super::front::runtime;
-use super::live::{Live, Reach};
+use super::async_calls::runtime;
+use super::log_source::{LogSource, Reach};
 use super::pending::Durable;
 use super::pins::HolderKind;
 use super::reader::{Held, Reader, Record, Source};
@@ -288,7 +288,7 @@ impl Subscription {
         let mut reader = self.reader.take().unwrap_or_else(|| {
             let shared = Arc::clone(&self.shared);
             let source: Arc<dyn Source> =
-                Arc::new(Live { shared, reach: Reach::DurableBehindClose });
+                Arc::new(LogSource { shared, reach: Reach::DurableBehindClose });
             Reader::new(source, self.next)
         });
         reader.seek(self.next_lsn());
@@ -305,14 +305,14 @@ impl Subscription {
     /// What an error amounts to, to who reads on.
     fn gap(&mut self, error: Error) -> Result<Delivery> {
         match (error.kind(), error.lsn()) {
-            (ErrorKind::Trimmed, Some(oldest)) if oldest > self.next => {
+            (ErrorKind::Trimmed, Some(oldest)) if oldest.get() > self.next => {
                 let from = self.next_lsn();
-                self.next = oldest;
+                self.next = oldest.get();
                 #[cfg(planted)]
                 if crate::planted::is_active(crate::planted::Bug::GapUntold) {
                     return self.next();
                 }
-                let to = Lsn::at_least_first(oldest.saturating_sub(1));
+                let to = oldest.prev().unwrap_or(Lsn::FIRST);
                 Ok(Delivery::Gap { from, to })
             }
             _ => Err(error),

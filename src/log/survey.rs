@@ -8,9 +8,9 @@ use oncelog_format::limits::FRAMES_OFFSET;
 use oncelog_format::{Footer, FooterEntry, SegmentHeader, Uuid};
 
 use super::cursors::CursorFacts;
+use super::decision::FooterFound;
 use super::facts::{FooterFacts, Listing, SegmentFacts};
 use super::finding::{Finding, FindingKind, Severity};
-use super::rows::FooterFound;
 use super::scan::{self, Behind, Frames, Tally, Window};
 use crate::error::{Error, Result};
 use crate::io::{Io, OpenHow};

@@ -145,8 +145,8 @@ fn rest<'a>(shared: &'a Shared, mut gate: Guard<'a>) -> Guard<'a> {
 /// Applies the limits; false when that was refused and is to be tried again.
 fn retain(shared: &Shared) -> bool {
     match shared.trim_by_retention() {
-        Ok(trimmed) if trimmed.segments > 0 => {
-            tracing::debug!(oldest = %trimmed.oldest, segments = trimmed.segments, "trimmed");
+        Ok(trimmed) if trimmed.segment_count > 0 => {
+            tracing::debug!(oldest = %trimmed.oldest_lsn, segments = trimmed.segment_count, "trimmed");
         }
         Ok(_) => {}
         Err(e) if e.kind() == ErrorKind::Closed => {}

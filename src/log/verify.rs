@@ -27,15 +27,15 @@ pub struct VerifySummary {
     /// The worst finding.
     pub severity: Severity,
     /// Segments of the log.
-    pub segments: u64,
+    pub segment_count: u64,
     /// Records that recovery would keep, without those below the oldest LSN.
-    pub records: u64,
+    pub record_count: u64,
     /// The oldest record; `None` when there is none.
     pub first_lsn: Option<Lsn>,
     /// The last one.
     pub last_lsn: Option<Lsn>,
     /// The last one that a witness proves durable.
-    pub durable_lsn: Option<Lsn>,
+    pub proven_lsn: Option<Lsn>,
 }
 
 impl LogView {
@@ -67,11 +67,12 @@ impl LogView {
         let oldest = self.oldest_lsn().get();
         Ok(VerifySummary {
             severity,
-            segments: u64::try_from(self.seen().survey.segments.len()).unwrap_or(u64::MAX),
-            records: last_lsn.map_or(0, |last| last.get().saturating_sub(oldest).saturating_add(1)),
+            segment_count: u64::try_from(self.seen().survey.segments.len()).unwrap_or(u64::MAX),
+            record_count: last_lsn
+                .map_or(0, |last| last.get().saturating_sub(oldest).saturating_add(1)),
             first_lsn: last_lsn.map(|_| self.oldest_lsn()),
             last_lsn,
-            durable_lsn: self.proven_lsn(),
+            proven_lsn: self.proven_lsn(),
         })
     }
 

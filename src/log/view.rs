@@ -19,11 +19,11 @@ use oncelog_format::{FrameHeader, Uuid};
 use super::dir::absolute;
 use super::facts::{self, FooterFacts, Listing, SegmentFacts};
 use super::finding::{Finding, FindingKind, Severity};
-use super::looked::Looked;
 use super::options::Check;
 use super::reader::{Reader, Source, trimmed};
 use super::seek;
 use super::survey::{Segment, Survey};
+use super::view_source::ViewSource;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{EntryKind, Io, IoFile, OpenHow};
 use crate::lsn::{Lsn, SegmentId};
@@ -70,7 +70,7 @@ pub struct SegmentInfo {
     /// Its last kept record; `None` when it has none, or damage hides it.
     pub last_lsn: Option<Lsn>,
     /// How many records it keeps.
-    pub records: u64,
+    pub record_count: u64,
     /// Sum of their payload lengths in bytes.
     pub payload_bytes: u64,
     /// Size of the file in bytes.
@@ -241,7 +241,7 @@ impl LogView {
     }
 
     pub(super) fn source(&self, proven_only: bool) -> Arc<dyn Source> {
-        Arc::new(Looked { seen: Arc::clone(&self.seen), proven_only })
+        Arc::new(ViewSource { seen: Arc::clone(&self.seen), proven_only })
     }
 
     pub(crate) fn seen(&self) -> &Seen {
@@ -322,7 +322,7 @@ fn info(segment: &Segment, is_tail: bool) -> SegmentInfo {
         number: SegmentId::at_least_first(segment.header.number),
         first_lsn: Lsn::at_least_first(segment.header.first_lsn),
         last_lsn: Lsn::new(segment.last).filter(|last| last.get() >= segment.header.first_lsn),
-        records,
+        record_count: records,
         payload_bytes: segment.tally.payload_bytes,
         file_bytes: facts.size,
         end_offset: segment.end,

@@ -15,7 +15,7 @@ use super::record;
 use super::runs::Stretch;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::Reader;
-use crate::log::front::{off_thread, runtime};
+use crate::log::async_calls::{off_thread, runtime};
 use crate::lsn::Lsn;
 
 /// Bytes of entries that [`RaftLogReader::limited_get_log_entries`] reads at most, but for the

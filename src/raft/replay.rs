@@ -28,7 +28,7 @@ pub(super) fn replay<N: NodeId>(log: &Log) -> Result<Replayed<N>> {
     while let Some(record) = reader.next()? {
         let lsn = record.lsn.get();
         let at = |e: Error| e.at_lsn(lsn);
-        match record::decode(record.kind, &record.payload).map_err(at)? {
+        match record::decode(record.kind.as_u8(), &record.payload).map_err(at)? {
             Found::Entry(index) => {
                 let indices = runs.indices();
                 if !indices.is_empty() && index != indices.end {

@@ -18,7 +18,7 @@ use super::fault::{Deed, io_error};
 use super::record::{self, State};
 use super::{EntryReader, RaftLog};
 use crate::error::{Error, ErrorKind, Result};
-use crate::log::front::{off_thread, runtime};
+use crate::log::async_calls::{off_thread, runtime};
 use crate::log::{Batch, Durability, Pending, RecordKind};
 use crate::lsn::{Lsn, LsnRange};
 

@@ -39,7 +39,7 @@ fn append_to(log: &Log, last: u64) {
 /// What must be the same in a copy.
 fn facts(record: &Record) -> (u64, u64, u8, Vec<u8>, u64, u64, bool) {
     let Record { time_ms, kind, payload, segment, offset, batch_end, .. } = record;
-    (record.lsn.get(), *time_ms, *kind, payload.to_vec(), segment.get(), *offset, *batch_end)
+    (record.lsn.get(), *time_ms, kind.as_u8(), payload.to_vec(), segment.get(), *offset, *batch_end)
 }
 
 /// The copy verifies, opens cleanly, and has exactly the records of the original up to its end; it
@@ -243,7 +243,7 @@ fn damage_ends_a_backup_and_leaves_nothing() {
     let to = home.path().join("copy");
     for _ in 0..2 {
         let e = log.backup(&to).unwrap_err();
-        assert_eq!((e.kind(), e.lsn(), e.path()), (ErrorKind::Corrupt, Some(50), Some(&*path)));
+        assert_eq!((e.kind(), e.lsn(), e.path()), (ErrorKind::Corrupt, Lsn::new(50), Some(&*path)));
         assert_eq!(std::fs::read_dir(&to).unwrap().count(), 0);
     }
 }

@@ -1,5 +1,6 @@
 //! The contract of the broadcaster with its callers, sentence by sentence.
 
+mod async_calls;
 mod checkpoint;
 pub(crate) mod chunks;
 mod contract;
@@ -7,7 +8,6 @@ pub(crate) mod crash;
 pub(crate) mod decisions;
 pub(crate) mod desk;
 mod forbidden;
-mod front;
 mod history;
 mod holders;
 mod jobs;
@@ -208,7 +208,7 @@ pub(crate) fn a_duplicate_waits_for_the_effect_and_a_deadline_says_in_flight() {
         assert_eq!(conflict.kind(), ErrorKind::Conflict);
         desk.script.let_go();
         let original = original.join().unwrap();
-        assert_eq!(late.broadcast_id(), Some(original.id.0));
+        assert_eq!(late.broadcast_id(), Some(original.id));
         desk::assert_same(&original, &desk.submit("k", "p").unwrap());
     });
 }
@@ -253,8 +253,8 @@ pub(crate) fn a_parked_task_keeps_key_and_locks_until_it_is_resumed() {
     let id = again.broadcast_id().unwrap();
     assert!(locked.to_string().contains(&format!("broadcast {id}")), "{locked}");
     assert!(locked.to_string().contains("Script"), "{locked}");
-    desk.broadcaster.resume(oncelog::broadcast::BroadcastId(id), "fixed").unwrap();
-    assert_eq!(desk.broadcaster.submit(&held, None).unwrap().id.0, id);
+    desk.broadcaster.resume(id, "fixed").unwrap();
+    assert_eq!(desk.broadcaster.submit(&held, None).unwrap().id, id);
     assert!(desk.broadcaster.submit(&other, None).is_ok());
 }
 
@@ -263,7 +263,7 @@ pub(crate) fn a_skip_ends_a_parked_task_as_failed() {
     let desk = Desk::open();
     desk.script.next(Verdict::Park("stuck".into()));
     let parked = desk.submit("k", "p").unwrap_err();
-    let id = oncelog::broadcast::BroadcastId(parked.broadcast_id().unwrap());
+    let id = parked.broadcast_id().unwrap();
     let desk = desk.reopen();
     desk.broadcaster.skip(id, "given up").unwrap();
     let answer = desk.submit("k", "p").unwrap();
@@ -348,7 +348,7 @@ pub(crate) fn work_of_an_unknown_type_is_parked_after_a_restart() {
     let desk = Desk::open();
     desk.script.next(Verdict::Park("stuck".into()));
     let parked = desk.submit("k", "p").unwrap_err();
-    let id = oncelog::broadcast::BroadcastId(parked.broadcast_id().unwrap());
+    let id = parked.broadcast_id().unwrap();
     desk.broadcaster.resume(id, "").unwrap();
     desk.submit("k", "p").unwrap();
     desk.script.hold();
@@ -371,7 +371,7 @@ pub(crate) fn work_of_an_unknown_type_is_parked_after_a_restart() {
         }
     };
     let error = desk.submit("other", "p").unwrap_err();
-    assert_eq!((error.kind(), error.broadcast_id()), (ErrorKind::Parked, Some(id.0)));
+    assert_eq!((error.kind(), error.broadcast_id()), (ErrorKind::Parked, Some(id)));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use oncelog::broadcast::{
-    Broadcaster, MessageType, Options, Request, Role, Scope, Task, Verdict, WindowFull,
+    Broadcaster, MessageType, Options, Request, Role, Scope, Task, Verdict, WhenFull,
 };
 use oncelog::{CreateMode, ErrorKind, Store, StoreOptions};
 use oncelog_format::control::{JobPhase, JobPlan, JobState};
@@ -144,7 +144,7 @@ fn the_summary_of_keys_has_the_effective_window_and_evictions() {
     broadcaster.submit(&request("Load", "1"), None).unwrap();
     assert_eq!(summary()["effective_ms"], 86_400_000);
     let mut policy = broadcaster.policy();
-    (policy.window_count_max, policy.window_full) = (2, WindowFull::EvictOldest);
+    (policy.window_count_max, policy.window_full) = (2, WhenFull::EvictOldest);
     broadcaster.refresh(policy).unwrap();
     for key in ["2", "3"] {
         let noop = request("Noop", key);

@@ -1,9 +1,9 @@
 //! The log through its public API: what each call promises, alone and beside others.
 
+mod async_calls;
 mod concurrent;
 mod counts;
 mod fill;
-mod front;
 mod index;
 mod reading;
 mod rebuild;
@@ -97,7 +97,7 @@ fn what_was_appended_is_there_after_a_reopen() {
     assert_eq!(payloads, [&b"one"[..], b"two", b"", b"four"]);
     let ends: Vec<bool> = records.iter().map(|record| record.batch_end).collect();
     assert_eq!(ends, [true, false, false, true]);
-    assert!(records.iter().all(|record| record.durable && record.kind == 1));
+    assert!(records.iter().all(|record| record.durable && record.kind == RecordKind::RECORD));
     assert_eq!(log.append(b"five").unwrap(), lsn(5));
     assert_eq!(segments(&dir).len(), 1, "a log that was closed well is appended to");
 }
@@ -269,7 +269,7 @@ fn a_trim_drops_segments_and_gaps_are_typed() {
     log.trim(lsn(10)).unwrap();
     assert_eq!(log.oldest_lsn(), lsn(60));
     let e = check_refused(log.reader(lsn(59)), ErrorKind::Trimmed);
-    assert_eq!(e.lsn(), Some(60));
+    assert_eq!(e.lsn(), Lsn::new(60));
     assert_eq!(read(&log, 60).len(), 41);
     log.trim(lsn(101)).unwrap();
     log.close().unwrap();
@@ -296,7 +296,7 @@ fn a_reader_that_retention_overtakes_is_told() {
             Err(e) => break e,
         }
     };
-    assert_eq!((e.kind(), e.lsn()), (ErrorKind::Trimmed, Some(90)));
+    assert_eq!((e.kind(), e.lsn()), (ErrorKind::Trimmed, Lsn::new(90)));
 }
 
 #[test]
@@ -355,12 +355,12 @@ fn a_damaged_sealed_segment_is_met_by_a_full_check_or_by_its_reader() {
     std::fs::write(path, bytes).unwrap();
 
     let e = check_refused(Log::open(&dir, &options().check(Check::Full)), ErrorKind::Corrupt);
-    assert_eq!((e.path(), e.lsn()), (Some(&**path), Some(2)));
+    assert_eq!((e.path(), e.lsn()), (Some(&**path), Lsn::new(2)));
     let log = open(&dir);
     let mut reader = log.reader(lsn(1)).unwrap();
     reader.next().unwrap().unwrap();
     let e = check_refused(reader.next(), ErrorKind::Corrupt);
-    assert_eq!((e.path(), e.lsn(), e.offset()), (Some(&**path), Some(2), Some(12_288 + 3032)));
+    assert_eq!((e.path(), e.lsn(), e.offset()), (Some(&**path), Lsn::new(2), Some(12_288 + 3032)));
 }
 
 fn memory() -> (MemIo, Options) {
@@ -535,7 +535,7 @@ fn a_failed_sync_is_final_until_a_reopen() {
     log.append(b"durable").unwrap();
     io.arm(Which::Any, 2, 1, Fault::Error(EIO));
     let e = check_refused(log.append(b"caught"), ErrorKind::OutcomeUnknown);
-    assert_eq!(e.lsn(), Some(2));
+    assert_eq!(e.lsn(), Lsn::new(2));
     let cause = std::error::Error::source(&e).unwrap().to_string();
     for _ in 0..3 {
         let e = check_refused(log.append(b"late"), ErrorKind::Poisoned);

@@ -108,7 +108,7 @@ impl Model {
         if from < self.oldest {
             let error = reader.map(drop).unwrap_err();
             self.same(error.kind(), ErrorKind::Trimmed, "kind");
-            self.same(error.lsn(), Some(self.oldest), "oldest that a refusal states");
+            self.same(error.lsn(), Lsn::new(self.oldest), "oldest that a refusal states");
             return;
         }
         let mut reader = reader.unwrap();

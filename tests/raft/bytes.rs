@@ -32,8 +32,8 @@ fn records_are_written_as_the_document_shows_them() {
         let mut reader = log.log().reader(Lsn::FIRST).unwrap();
         let mut found = Vec::new();
         while let Some(record) = reader.next().unwrap() {
-            println!("0x{:02x}: {:02x?}", record.kind, &record.payload[..]);
-            found.push((record.kind, record.payload.to_vec()));
+            println!("0x{:02x}: {:02x?}", record.kind.as_u8(), &record.payload[..]);
+            found.push((record.kind.as_u8(), record.payload.to_vec()));
         }
         assert_eq!(found, shown());
     });

@@ -214,7 +214,7 @@ fn check(records: &[(u8, &[u8])], expected: ErrorKind) {
     log.close().unwrap();
     let refused = RaftLog::<Text>::open(node::DIR, &node::options(&io)).map(drop).unwrap_err();
     assert_eq!(refused.kind(), expected, "{refused}");
-    assert_eq!(refused.lsn(), Some(u64::try_from(records.len()).unwrap()), "{refused}");
+    assert_eq!(refused.lsn(), Lsn::new(records.len() as u64), "{refused}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use oncelog::broadcast::{Policy, Setting, Violation, WindowFull};
+use oncelog::broadcast::{Policy, Setting, Violation, WhenFull};
 use oncelog::io::{Io, OpenHow};
 use serde_json::json;
 use toml::{Table, Value};
@@ -159,7 +159,7 @@ fn one_line(error: &toml::de::Error, text: &str) -> String {
 /// Each value, and what it means for a caller.
 fn explain(policy: &Policy) -> Vec<(&'static str, String, &'static str)> {
     let (full, meaning) = match policy.window_full {
-        WindowFull::EvictOldest => {
+        WhenFull::EvictOldest => {
             ("evict_oldest", "a full window drops its oldest key; keys promise no instant")
         }
         _ => ("refuse", "a full window refuses new keys; every accepted key keeps its promise"),

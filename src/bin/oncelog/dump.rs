@@ -132,7 +132,7 @@ fn dump(
             // A writer trimmed what was not asked for by its LSN: what is left follows.
             Err(error) if may_go_on && error.kind() == ErrorKind::Trimmed => {
                 may_go_on = false;
-                let Some(oldest) = error.lsn().and_then(Lsn::new) else { return Err(error.into()) };
+                let Some(oldest) = error.lsn() else { return Err(error.into()) };
                 reader = seen.view.reader(Some(oldest))?;
                 continue;
             }
@@ -303,7 +303,7 @@ fn object(seen: &Seen, shown: &Shown, args: &Args) -> Value {
     object.insert("offset".into(), json!(record.offset));
     object.insert("bytes".into(), json!(record.frame_bytes));
     object.insert("time".into(), json!(render::time(record.time_ms)));
-    object.insert("kind".into(), json!(record::kind(record.kind)));
+    object.insert("kind".into(), json!(record::kind(record.kind.as_u8())));
     object.insert("durable".into(), json!(record.durable));
     object.insert("batch_end".into(), json!(record.batch_end));
     if shown.behind_damage {
@@ -337,7 +337,7 @@ fn line(shown: &Shown, args: &Args) -> String {
         record.lsn.get(),
         render::time(record.time_ms),
         record.offset,
-        record::kind(record.kind),
+        record::kind(record.kind.as_u8()),
     );
     if !record.durable {
         line.push_str(" (not yet durable)");

@@ -149,7 +149,7 @@ fn segment(seen: &Seen, info: &SegmentInfo) -> Value {
         "number": info.number.get(),
         "first_lsn": info.first_lsn.get(),
         "last_lsn": info.last_lsn.map(Lsn::get),
-        "records": info.records,
+        "records": info.record_count,
         "file_bytes": info.file_bytes,
         "end_offset": info.end_offset,
         "dead_bytes": info.dead_bytes,

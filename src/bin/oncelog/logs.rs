@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use oncelog::{ErrorKind, Finding, LogView, Place, PlaceKind, Record, SegmentId, Severity};
+use oncelog::{ErrorKind, Finding, LogView, Lsn, Place, PlaceKind, Record, SegmentId, Severity};
 use serde_json::{Map, Value, json};
 
 use crate::failure::{Exit, Failure};
@@ -158,7 +158,7 @@ pub(crate) fn finding_object(finding: &Finding, log: &str) -> Value {
     }
     object.insert("segment".into(), json!(file(&finding.path, log)));
     object.insert("offset".into(), json!(finding.offset));
-    object.insert("lsn".into(), json!(finding.lsn));
+    object.insert("lsn".into(), json!(finding.lsn.map(Lsn::get)));
     object.insert("expected".into(), json!(finding.expected));
     object.insert("found".into(), json!(finding.found));
     object.insert("consequence".into(), json!(finding.kind.consequence()));

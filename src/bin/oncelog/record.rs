@@ -1,12 +1,12 @@
 //! A record as it is shown: its kind, its payload, and what a message says of itself.
 
-use oncelog::Record;
 use oncelog::format::control::ControlRecord;
 use oncelog::format::frame::{KIND_CONTROL, KIND_MESSAGE, KIND_RECORD};
 use oncelog::format::message::{
     BroadcastHeader, CHUNK_INDEX, CHUNK_TOTAL, LastConfirmed, Message, MessageType, Property,
     Scope, SliceStamp, TimeTick, Vchannel, Version, WriterTerm,
 };
+use oncelog::{Record, RecordKind};
 use serde_json::{Value, json};
 
 use crate::render;
@@ -49,7 +49,7 @@ pub(crate) fn payload(bytes: &[u8], how: PayloadArg) -> Option<(String, bool)> {
 
 /// What a message says of itself; `None` for other records, and for one that does not decode.
 pub(crate) fn message(record: &Record) -> Option<Message<'_>> {
-    if record.kind != KIND_MESSAGE {
+    if record.kind != RecordKind::MESSAGE {
         return None;
     }
     Message::decode(&record.payload).ok()
@@ -57,7 +57,7 @@ pub(crate) fn message(record: &Record) -> Option<Message<'_>> {
 
 /// The type of a message, or of a control record.
 pub(crate) fn type_of(record: &Record) -> Option<String> {
-    if record.kind == KIND_CONTROL {
+    if record.kind == RecordKind::CONTROL {
         return ControlRecord::decode(&record.payload)
             .ok()
             .map(|control| control.body.name().into());

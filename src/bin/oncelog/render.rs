@@ -85,7 +85,7 @@ impl Parts {
                 retryable: error.is_retryable() && !matches!(failure, Failure::Keyless(_)),
                 path: error.path().map(|path| path.display().to_string()),
                 offset: error.offset(),
-                lsn: error.lsn(),
+                lsn: error.lsn().map(oncelog::Lsn::get),
                 fields: error.fields().to_vec(),
                 retry_after_ms: error
                     .retry_after()

@@ -85,7 +85,7 @@ impl Stats {
         self.frame_bytes += record.frame_bytes;
         let first = self.time.map_or(record.time_ms, |(first, _)| first);
         self.time = Some((first, record.time_ms));
-        *self.kinds.entry(record.kind).or_default() += 1;
+        *self.kinds.entry(record.kind.as_u8()).or_default() += 1;
         *self.sizes.entry(bits(record.payload.len() as u64)).or_default() += 1;
         self.open_batch += 1;
         if record.batch_end {

@@ -84,7 +84,7 @@ fn print_store(severity: Severity, error: &Error, out: &mut Out) -> Result<(), F
         "severity": word,
         "segment": error.path().map(|path| path.display().to_string()),
         "offset": error.offset(),
-        "lsn": error.lsn(),
+        "lsn": error.lsn().map(Lsn::get),
         "expected": "",
         "found": error.to_string(),
         "consequence": consequence,
@@ -114,29 +114,29 @@ fn print(seen: &Seen, summary: &VerifySummary, out: &mut Out) -> Result<(), Fail
         let mut object = serde_json::Map::new();
         seen.tag(&mut object);
         object.insert("status".into(), json!(status));
-        object.insert("segments".into(), json!(summary.segments));
-        object.insert("records".into(), json!(summary.records));
+        object.insert("segments".into(), json!(summary.segment_count));
+        object.insert("records".into(), json!(summary.record_count));
         object.insert("first_lsn".into(), json!(summary.first_lsn.map(Lsn::get)));
         object.insert("last_lsn".into(), json!(summary.last_lsn.map(Lsn::get)));
-        object.insert("durable_lsn".into(), json!(summary.durable_lsn.map(Lsn::get)));
+        object.insert("durable_lsn".into(), json!(summary.proven_lsn.map(Lsn::get)));
         let key = if seen.name.is_empty() { "summary" } else { "log_summary" };
         return out.object(&json!({ key: object }));
     }
     let name = if seen.name.is_empty() { "log" } else { &seen.name };
     out.line(&format!(
         "{name}: {status}, {} in {}, LSN {} to {}, durable {}",
-        things(summary.records, "record"),
-        things(summary.segments, "segment"),
+        things(summary.record_count, "record"),
+        things(summary.segment_count, "segment"),
         shown(summary.first_lsn),
         shown(summary.last_lsn),
-        shown(summary.durable_lsn),
+        shown(summary.proven_lsn),
     ))
 }
 
 /// The summary of a store: the worst status, sums, and no LSNs, which each log has of its own.
 fn whole(totals: &[(Seen, VerifySummary)], worst: Severity) -> Value {
-    let segments: u64 = totals.iter().map(|(_, summary)| summary.segments).sum();
-    let records: u64 = totals.iter().map(|(_, summary)| summary.records).sum();
+    let segments: u64 = totals.iter().map(|(_, summary)| summary.segment_count).sum();
+    let records: u64 = totals.iter().map(|(_, summary)| summary.record_count).sum();
     json!({ "summary": {
         "status": logs::status(worst), "segments": segments, "records": records,
         "first_lsn": null, "last_lsn": null, "durable_lsn": null, "logs": totals.len(),

@@ -234,7 +234,7 @@ fn a_trim_keeps_the_newest_message_and_its_tick() {
     channel.trim(channel.end()).unwrap();
     assert_eq!(channel.oldest(), last.lsn);
     let trimmed = channel.read(Lsn::FIRST).unwrap_err();
-    assert_eq!((trimmed.kind(), trimmed.lsn()), (ErrorKind::Trimmed, Some(last.lsn.get())));
+    assert_eq!((trimmed.kind(), trimmed.lsn()), (ErrorKind::Trimmed, Some(last.lsn)));
     assert_eq!(payloads(&mut *channel.read(last.lsn).unwrap()).len(), 1);
     // Below what is gone already: nothing to do.
     channel.trim(Lsn::FIRST).unwrap();
@@ -482,7 +482,7 @@ fn ticks_ascend_over_a_reopen_and_a_trim_behind_a_late_chunk() {
     assert_eq!(reader.next().unwrap().unwrap().payload().unwrap(), body);
     let gone = reader.next().unwrap_err();
     let behind = reader.next_lsn();
-    assert_eq!((gone.kind(), gone.lsn()), (ErrorKind::Trimmed, Some(behind.get())));
+    assert_eq!((gone.kind(), gone.lsn()), (ErrorKind::Trimmed, Some(behind)));
     assert_eq!(payloads(&mut *reader), [b""]);
     // Whoever begins again where the error says comes to the end.
     assert_eq!(kind(channel.read(behind).unwrap().next()), ErrorKind::Trimmed);

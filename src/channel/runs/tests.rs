@@ -113,7 +113,7 @@ fn check_refused(records: Vec<Bytes>, kind: ErrorKind) {
     let mut memory = Memory::of(records);
     for from in 0..memory.records.len() {
         let error = read(&mut memory, from).unwrap_err();
-        assert_eq!((error.kind(), error.lsn()), (kind, Some(lsn)), "from record {from} on");
+        assert_eq!((error.kind(), error.lsn()), (kind, Lsn::new(lsn)), "from record {from} on");
     }
 }
 
@@ -285,7 +285,7 @@ fn a_message_whose_first_chunks_are_trimmed_is_said_to_be_and_others_follow() {
             match runs.take(Lsn::new(lsn).unwrap(), record, &mut memory) {
                 Ok(whole) => found.extend(whole.map(|whole| (lsn, whole))),
                 Err(e) => {
-                    assert_eq!((e.kind(), e.lsn()), (ErrorKind::Trimmed, Some(lsn + 1)));
+                    assert_eq!((e.kind(), e.lsn()), (ErrorKind::Trimmed, Lsn::new(lsn + 1)));
                     told.push(lsn);
                 }
             }
@@ -317,7 +317,7 @@ fn a_chunk_that_is_trimmed_before_the_last_one_comes_is_told() {
     assert_eq!(take(&mut memory, 2).unwrap(), None);
     memory.trimmed = 1;
     let error = take(&mut memory, 3).unwrap_err();
-    assert_eq!((error.kind(), error.lsn()), (ErrorKind::Trimmed, Some(4)));
+    assert_eq!((error.kind(), error.lsn()), (ErrorKind::Trimmed, Lsn::new(4)));
 }
 
 /// Runs that put each other out were read again for each chunk, until the reader refused the channel

@@ -239,7 +239,7 @@ fn nothing_is_named_when_a_replay_fails() {
     let target = dir.path().join("o.jsonl");
     let (p, v) = (names(&["p"]), names(&["v0"]));
     let error = replay_rows(&memory, &p, &v, &io, &target, &mut |_, _| {}).unwrap_err();
-    assert_eq!((error.kind(), error.lsn()), (ErrorKind::Corrupt, Some(1)));
+    assert_eq!((error.kind(), error.lsn()), (ErrorKind::Corrupt, Lsn::new(1)));
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 

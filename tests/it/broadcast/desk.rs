@@ -270,7 +270,7 @@ impl Desk {
             let late = self.broadcaster.submit(request, Some(Duration::from_millis(1)));
             let late = late.unwrap_err();
             match late.kind() {
-                ErrorKind::InFlight => return BroadcastId(late.broadcast_id().unwrap()),
+                ErrorKind::InFlight => return late.broadcast_id().unwrap(),
                 // The deadline was over before the disk said so.
                 ErrorKind::OutcomeUnknown | ErrorKind::LockTimeout => {}
                 other => panic!("{other}: {late}"),

@@ -149,7 +149,7 @@ fn a_task_has_one_identity_through_all_its_tries_and_restarts() {
     let parked = desk.submit("k", "p").unwrap_err();
     let desk = desk.reopen();
     retry(&desk, Verdict::Done);
-    let id = BroadcastId(parked.broadcast_id().unwrap());
+    let id = parked.broadcast_id().unwrap();
     desk.broadcaster.resume(id, "").unwrap();
     assert_eq!(desk.submit("k", "p").unwrap().id, id);
     drop(told);

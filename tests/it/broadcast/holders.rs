@@ -30,7 +30,7 @@ fn parked(desk: &Desk, key: &str) -> BroadcastId {
     desk.script.next(Verdict::Park("look at it".into()));
     let error = desk.broadcaster.submit(&holding(key), None).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Parked);
-    BroadcastId(error.broadcast_id().unwrap())
+    error.broadcast_id().unwrap()
 }
 
 /// It said "accepted" of a broadcast that nobody but an operator could make go on.

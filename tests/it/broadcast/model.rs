@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use oncelog::ErrorKind;
-use oncelog::broadcast::{Answer, BroadcastId, Outcome, Policy, Verdict, WindowFull};
+use oncelog::broadcast::{Answer, BroadcastId, Outcome, Policy, Verdict, WhenFull};
 use oncelog::testing::Dice;
 
 use super::desk::{Desk, Script, assert_same, copies};
@@ -54,7 +54,7 @@ struct Model {
     calls: u64,
 }
 
-fn policy(hours: u64, count: u64, window_full: WindowFull) -> Policy {
+fn policy(hours: u64, count: u64, window_full: WhenFull) -> Policy {
     let mut policy = Policy::default();
     policy.window_lifetime = Duration::from_millis(hours * HOUR_MS);
     policy.window_count_max = count;
@@ -64,7 +64,7 @@ fn policy(hours: u64, count: u64, window_full: WindowFull) -> Policy {
 
 impl Model {
     fn new(seed: u64) -> Self {
-        let policy = policy(24, 4, WindowFull::Refuse);
+        let policy = policy(24, 4, WhenFull::Refuse);
         let desk = Desk::with(Arc::new(Script::default()), |options| options.policy(policy));
         let (dice, last_ms) = (Dice::new(seed), 0);
         let (keys, effects, accepted) = (BTreeMap::new(), Vec::new(), Vec::new());
@@ -110,7 +110,7 @@ impl Model {
             }
             (true, None, Err(e)) => {
                 assert_eq!(e.kind(), ErrorKind::Parked, "{e}");
-                assert_eq!(e.broadcast_id(), Some(known.id.0));
+                assert_eq!(e.broadcast_id(), Some(known.id));
             }
             (false, _, Err(e)) => assert_eq!(e.kind(), ErrorKind::Conflict, "{e}"),
             (_, _, asked) => panic!("of {known:?} with {payload}: {asked:?}"),
@@ -127,7 +127,7 @@ impl Model {
             let oldest = best_effort
                 .filter_map(|(name, key)| Some((key.answer.as_ref()?.done_at_ms, key.id, *name)));
             match oldest.min() {
-                Some((_, _, name)) if policy.window_full == WindowFull::EvictOldest => Some(name),
+                Some((_, _, name)) if policy.window_full == WhenFull::EvictOldest => Some(name),
                 _ => {
                     let refused = self.desk.submit(name, payload).unwrap_err();
                     assert_eq!(refused.kind(), ErrorKind::WindowFull, "{refused}");
@@ -145,7 +145,7 @@ impl Model {
         if let Some(evicted) = evicted {
             self.keys.remove(evicted);
         }
-        let firm = policy.window_full == WindowFull::Refuse;
+        let firm = policy.window_full == WhenFull::Refuse;
         let lifetime_ms = u64::try_from(policy.window_lifetime.as_millis()).unwrap();
         let (id, answer) = match asked {
             Ok(answer) => {
@@ -157,7 +157,7 @@ impl Model {
                     (e.kind(), &verdict),
                     (ErrorKind::Parked, &Verdict::Park("look".into()))
                 );
-                (BroadcastId(e.broadcast_id().unwrap()), None)
+                (e.broadcast_id().unwrap(), None)
             }
         };
         assert!(self.accepted.last().is_none_or(|last| *last < id), "an identity was given twice");
@@ -208,7 +208,7 @@ impl Model {
     fn refresh(&mut self) {
         let now_ms = self.now_ms();
         let hours = [6, 12, 24][self.dice.index(3)];
-        let full = [WindowFull::Refuse, WindowFull::EvictOldest][self.dice.index(2)];
+        let full = [WhenFull::Refuse, WhenFull::EvictOldest][self.dice.index(2)];
         let (old, new) = (self.policy(), policy(hours, 1 + self.dice.below(6), full));
         match self.desk.broadcaster.refresh(new.clone()) {
             Ok(()) => {

@@ -75,7 +75,7 @@ fn channels_keep_what_their_retention_says_and_readers_behind_it_are_told() {
         // Segments of 64 KiB, messages of 3 KiB: what is within a segment is read to its end.
         let told = (0..200).find_map(|_| reader.next().err()).unwrap();
         assert_eq!(told.kind(), ErrorKind::Trimmed);
-        assert!(told.lsn().is_some_and(|lsn| lsn > 1));
+        assert!(told.lsn().is_some_and(|lsn| lsn > Lsn::FIRST));
         // Control is not concerned: every key answers, also when the store is opened again.
         let desk = reopened(desk, retention);
         assert!(desk.broadcaster.submit(&asked("0"), None).unwrap().duplicated);
@@ -100,7 +100,7 @@ fn unfinished(desk: &Desk, key: &str) -> BroadcastId {
         let told = desk.broadcaster.submit(&asked(key), Some(Duration::from_millis(1)));
         let told = told.unwrap_err();
         if told.kind() == ErrorKind::InFlight {
-            return BroadcastId(told.broadcast_id().unwrap());
+            return told.broadcast_id().unwrap();
         }
         assert_eq!(told.kind(), ErrorKind::OutcomeUnknown, "{told}");
         assert!(begin.elapsed() < LONG);
@@ -131,7 +131,7 @@ fn new_work_is_refused_where_unfinished_work_keeps_a_channel_at_its_limit() {
         assert!(others.len() < 100, "it is never full");
     };
     assert!(refused.to_string().contains(&name), "{refused}");
-    assert_eq!(refused.lsn(), Some(1));
+    assert_eq!(refused.lsn(), Lsn::new(1));
     // A store that is opened again holds the same, before its retention looks.
     let desk = reopened(desk, limit);
     assert_eq!(channel(&desk).oldest(), Lsn::FIRST);

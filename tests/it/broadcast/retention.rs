@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use oncelog::ErrorKind;
-use oncelog::broadcast::{KeyState, Options, Policy, Request, WindowFull};
+use oncelog::broadcast::{KeyState, Options, Policy, Request, WhenFull};
 
 use super::desk::{Desk, Script, assert_same, request};
 
@@ -106,7 +106,7 @@ pub(crate) fn eviction_takes_the_oldest_key_without_a_promise_and_never_a_firm_o
     let firm = desk.submit("firm", "p").unwrap();
     assert!(firm.expires_at_ms.is_some());
     let mut policy = desk.broadcaster.policy();
-    policy.window_full = WindowFull::EvictOldest;
+    policy.window_full = WhenFull::EvictOldest;
     desk.broadcaster.refresh(policy).unwrap();
     let one = desk.submit("1", "p").unwrap();
     assert_eq!(one.expires_at_ms, None);
@@ -122,7 +122,7 @@ pub(crate) fn eviction_takes_the_oldest_key_without_a_promise_and_never_a_firm_o
     let again = desk.submit("1", "p").unwrap();
     assert!(!again.duplicated && again.id != one.id);
     let mut policy = desk.broadcaster.policy();
-    policy.window_full = WindowFull::Refuse;
+    policy.window_full = WhenFull::Refuse;
     desk.broadcaster.refresh(policy).unwrap();
     assert_eq!(desk.submit("2", "p").unwrap_err().kind(), ErrorKind::WindowFull);
 }
@@ -150,7 +150,7 @@ fn a_principal_over_its_share_makes_room_with_keys_of_its_own() {
     let desk = desk(|policy| {
         policy.window_count_max = 8;
         policy.principal_share_max = 25;
-        policy.window_full = WindowFull::EvictOldest;
+        policy.window_full = WhenFull::EvictOldest;
     });
     let submit = |principal: &str, key: &str| {
         desk.broadcaster.submit(&request_of(principal, key), None).unwrap()

@@ -72,7 +72,7 @@ fn accept_this(desk: &Desk, request: &Request) -> std::result::Result<BroadcastI
         let error = error.unwrap_err();
         match error.kind() {
             ErrorKind::InFlight | ErrorKind::Parked => {
-                return Ok(BroadcastId(error.broadcast_id().unwrap()));
+                return Ok(error.broadcast_id().unwrap());
             }
             ErrorKind::OutcomeUnknown => assert!(begin.elapsed() < LONG, "{error}"),
             _ => return Err(error),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use oncelog::ErrorKind;
-use oncelog::broadcast::{BroadcastId, BroadcastStats, Verdict, WindowFull};
+use oncelog::broadcast::{BroadcastStats, Verdict, WhenFull};
 use oncelog::testing::{CallKind, EIO, Fault, Which};
 
 use super::desk::{Desk, request};
@@ -62,7 +62,7 @@ fn attempts_of_a_callback_are_counted_by_verdict_and_the_parked_while_they_are()
     let stats = desk.broadcaster.stats();
     assert_eq!((stats.types["Script"].parked, stats.types["Script"].parks), (1, 0));
     assert!(stats.replay.records > 0);
-    desk.broadcaster.resume(BroadcastId(parked.broadcast_id().unwrap()), "look again").unwrap();
+    desk.broadcaster.resume(parked.broadcast_id().unwrap(), "look again").unwrap();
     desk.submit("parks", "p").unwrap();
     let stats = desk.broadcaster.stats();
     assert_eq!((stats.types["Script"].parked, stats.types["Script"].done), (0, 1));
@@ -125,7 +125,7 @@ fn the_effective_window_is_the_age_of_the_oldest_key_that_may_be_evicted() {
     };
     set(&|policy| policy.window_count_max = 3);
     desk.submit("firm", "p").unwrap();
-    set(&|policy| policy.window_full = WindowFull::EvictOldest);
+    set(&|policy| policy.window_full = WhenFull::EvictOldest);
     desk.hands.pass(20 * HOUR_MS);
     let window = || desk.broadcaster.stats().window;
     let day = window().lifetime_ms;

@@ -61,7 +61,7 @@ fn a_callback_after_a_restart_has_it_too() {
     let parked = desk.broadcaster.submit(&request, None).unwrap_err();
     let desk = desk.reopen();
     let told = note(&desk);
-    let id = oncelog::broadcast::BroadcastId(parked.broadcast_id().unwrap());
+    let id = parked.broadcast_id().unwrap();
     desk.broadcaster.resume(id, "").unwrap();
     let answer = desk.broadcaster.submit(&request, None).unwrap();
     assert!(answer.duplicated);
@@ -135,7 +135,7 @@ fn the_span_of_a_callback_after_a_restart_links_to_the_callers() {
         std::mem::forget(tracing::dispatcher::set_default(&dispatch));
         Verdict::Retry("again, to be seen".into())
     });
-    let id = oncelog::broadcast::BroadcastId(parked.broadcast_id().unwrap());
+    let id = parked.broadcast_id().unwrap();
     desk.broadcaster.resume(id, "").unwrap();
     desk.broadcaster.submit(&request, None).unwrap();
     let seen = spans.0.lock().unwrap().clone();

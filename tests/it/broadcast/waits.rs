@@ -28,7 +28,7 @@ fn two_minutes(desk: &Desk) {
 }
 
 fn parked_since(error: &Error, desk: &Desk) -> (BroadcastId, u64, u64) {
-    let id = BroadcastId(error.broadcast_id().unwrap());
+    let id = error.broadcast_id().unwrap();
     let of = |state: &oncelog::broadcast::State| {
         let task = state.task(id).unwrap();
         (id, task.accepted_at_ms, task.parked.as_ref().unwrap().1)
@@ -134,7 +134,7 @@ fn check_no_space(error: &Error) -> BroadcastId {
     let cause = error.source().unwrap().downcast_ref::<Error>().unwrap();
     assert_eq!(cause.kind(), ErrorKind::StoreFull, "{cause}");
     assert!(error.is_retryable() && error.retry_after().is_some());
-    BroadcastId(error.broadcast_id().unwrap())
+    error.broadcast_id().unwrap()
 }
 
 /// Has what is kept for accepted work taken away: nothing gets the name of a segment behind the
@@ -152,7 +152,7 @@ fn who_asks_without_a_deadline_is_told_that_there_is_no_space() {
     let id = check_no_space(&desk.broadcaster.submit(&request, None).unwrap_err());
     assert_eq!(check_no_space(&desk.broadcaster.submit(&request, None).unwrap_err()), id);
     let late = desk.broadcaster.submit(&request, Some(AT_ONCE)).unwrap_err();
-    assert_eq!((late.kind(), late.broadcast_id()), (ErrorKind::InFlight, Some(id.0)));
+    assert_eq!((late.kind(), late.broadcast_id()), (ErrorKind::InFlight, Some(id)));
     desk.io.disarm();
     let answer = desk.broadcaster.submit(&request, None).unwrap();
     assert_eq!((answer.id, answer.duplicated), (id, true));
@@ -226,7 +226,7 @@ fn a_reason_that_no_record_takes_is_cut_and_the_task_ends() {
     assert_eq!(parked.kind(), ErrorKind::Parked);
     assert_eq!(desk.script.calls(), 2);
     // An operator's reasons are cut too.
-    let id = BroadcastId(parked.broadcast_id().unwrap());
+    let id = parked.broadcast_id().unwrap();
     desk.script.next(Verdict::Park("again".into()));
     desk.broadcaster.resume(id, &long).unwrap();
     assert_eq!(desk.submit("parks", "p").unwrap_err().kind(), ErrorKind::Parked);

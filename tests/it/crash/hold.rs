@@ -168,7 +168,7 @@ impl Driver {
         }
         match done {
             Ok(trimmed) => {
-                if trimmed.segments > 0 {
+                if trimmed.segment_count > 0 {
                     // Where the cursor stands was written again before anything went.
                     let at = cursor_of(self.log());
                     self.oracle(|o| {

@@ -121,7 +121,7 @@ pub(crate) fn look_by(io: Arc<dyn Io>, path: &Path) -> Seen {
         findings.push(Told {
             kind: kind.as_str(),
             severity: *severity,
-            place: Place { segment: segment.map(|id| id.get()), lsn: *lsn },
+            place: Place { segment: segment.map(|id| id.get()), lsn: lsn.map(Lsn::get) },
             words: format!("{offset:?}: expected {expected}, found {found}"),
         });
     };
@@ -147,7 +147,7 @@ fn read(view: &LogView) -> (Vec<Kept>, Option<(Place, Option<u64>)>) {
             Ok(None) => return (records, None),
             Ok(Some(record)) => records.push(kept(&record)),
             Err(error) => {
-                let place = Place { segment: None, lsn: error.lsn() };
+                let place = Place { segment: None, lsn: error.lsn().map(Lsn::get) };
                 return (records, Some((place, error.offset())));
             }
         }
@@ -158,7 +158,7 @@ fn kept(record: &oncelog::Record) -> Kept {
     Kept {
         lsn: record.lsn.get(),
         time: record.time_ms,
-        kind: record.kind,
+        kind: record.kind.as_u8(),
         payload: record.payload.to_vec(),
         segment: record.segment.get(),
         offset: record.offset,

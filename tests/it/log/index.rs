@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use oncelog::{Durability, ErrorKind, Log};
+use oncelog::{Durability, ErrorKind, Log, Lsn};
 use oncelog_format::{Footer, FooterEntry, Place, SegmentHeader};
 use tempfile::TempDir;
 
@@ -79,7 +79,7 @@ fn a_reader_begins_near_what_it_looks_for() {
     }
     for from in [1, 2, 3] {
         let e = check_refused(log.reader(lsn(from)).unwrap().next(), ErrorKind::Corrupt);
-        assert_eq!(e.lsn(), Some(1));
+        assert_eq!(e.lsn(), Lsn::new(1));
     }
 }
 
@@ -119,7 +119,7 @@ fn damage_to_a_payload_concerns_its_record_alone() {
     flip(&segments(&dir)[0], 17, PAYLOAD);
     let log = open(&dir);
     let e = check_refused(log.reader(lsn(17)).unwrap().next(), ErrorKind::Corrupt);
-    assert_eq!(e.lsn(), Some(17));
+    assert_eq!(e.lsn(), Lsn::new(17));
     for from in [14, 18, 20, 40] {
         check_read(&log, from);
     }
@@ -132,7 +132,7 @@ fn damage_to_a_frame_that_the_index_names_is_told_to_who_needs_it() {
     let log = open(&dir);
     for from in [17, 18] {
         let e = check_refused(log.reader(lsn(from)).unwrap().next(), ErrorKind::Corrupt);
-        assert_eq!(e.lsn(), Some(17));
+        assert_eq!(e.lsn(), Lsn::new(17));
     }
     check_read(&log, 40);
     let mut reader = log.reader(lsn(40)).unwrap();
@@ -142,5 +142,5 @@ fn damage_to_a_frame_that_the_index_names_is_told_to_who_needs_it() {
             Err(e) => break e,
         }
     };
-    assert_eq!((e.kind(), e.lsn()), (ErrorKind::Corrupt, Some(17)));
+    assert_eq!((e.kind(), e.lsn()), (ErrorKind::Corrupt, Lsn::new(17)));
 }

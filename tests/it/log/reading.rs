@@ -183,7 +183,7 @@ impl Model {
     ) -> bool {
         if wanted > 0 && wanted < self.oldest {
             let error = found.unwrap_err();
-            assert_eq!((error.kind(), error.lsn()), (ErrorKind::Trimmed, Some(self.oldest)));
+            assert_eq!((error.kind(), error.lsn()), (ErrorKind::Trimmed, Lsn::new(self.oldest)));
             return false;
         }
         let Some(record) = found.unwrap() else {
@@ -328,7 +328,7 @@ fn a_backward_reader_meets_a_trim_as_a_gap() {
             }
         };
         assert!(last <= 95);
-        assert_eq!((e.kind(), e.lsn()), (ErrorKind::Trimmed, Some(95)));
+        assert_eq!((e.kind(), e.lsn()), (ErrorKind::Trimmed, Lsn::new(95)));
         reader.seek(lsn(101));
         assert!(reader.next().unwrap().is_none(), "a reader goes on");
     }
@@ -353,7 +353,7 @@ fn a_seeking_reader_lets_go_of_what_was_trimmed() {
         // What is held may be served; what is not is gone.
         match reader.next() {
             Ok(record) => assert_eq!(record.unwrap().lsn, lsn(i)),
-            Err(e) => assert_eq!((e.kind(), e.lsn()), (ErrorKind::Trimmed, Some(290))),
+            Err(e) => assert_eq!((e.kind(), e.lsn()), (ErrorKind::Trimmed, Lsn::new(290))),
         }
     }
     reader.seek(lsn(295));

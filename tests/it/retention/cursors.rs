@@ -49,7 +49,7 @@ fn a_cursor_stands_where_it_was_put_after_a_power_loss() {
     assert_eq!(log.cursor("indexer").unwrap().lsn().unwrap(), lsn(11));
     assert_eq!(
         log.trim(lsn(12)).map_err(|e| (e.kind(), e.lsn())),
-        Err((ErrorKind::Pinned, Some(11)))
+        Err((ErrorKind::Pinned, Some(lsn(11))))
     );
     log.trim(lsn(11)).unwrap();
 }

@@ -52,10 +52,14 @@ fn timed(records: u64, retention: Retention) -> (MemIo, Options, Arc<Set>, Log) 
 fn check(retention: Retention, oldest: u64, segments: u64) {
     let (_io, _options, _clock, log) = timed(18, retention);
     let trimmed = log.trim_by_retention().unwrap();
-    assert_eq!((trimmed.oldest, trimmed.segments), (lsn(oldest), segments), "{retention:?}");
+    assert_eq!(
+        (trimmed.oldest_lsn, trimmed.segment_count),
+        (lsn(oldest), segments),
+        "{retention:?}"
+    );
     assert_eq!((log.oldest_lsn(), trimmed.held_by), (lsn(oldest), None));
     let again = log.trim_by_retention().unwrap();
-    assert_eq!((again.segments, again.bytes), (0, 0), "it drops what is beyond, and no more");
+    assert_eq!((again.segment_count, again.bytes), (0, 0), "it drops what is beyond, and no more");
 }
 
 #[test]
@@ -94,19 +98,23 @@ fn a_limit_of_no_segment_is_refused() {
 fn an_age_follows_the_clock_forward_and_never_back() {
     let (_io, options, clock, log) = timed(18, Retention::new().age_ms_max(100));
     clock.to(0);
-    assert_eq!(log.trim_by_retention().unwrap().oldest, lsn(6), "180 is the newest record's time");
+    assert_eq!(
+        log.trim_by_retention().unwrap().oldest_lsn,
+        lsn(6),
+        "180 is the newest record's time"
+    );
     clock.to(199);
-    assert_eq!(log.trim_by_retention().unwrap().oldest, lsn(6));
+    assert_eq!(log.trim_by_retention().unwrap().oldest_lsn, lsn(6));
     clock.to(201);
-    assert_eq!(log.trim_by_retention().unwrap().oldest, lsn(11), "an idle log ages, too");
+    assert_eq!(log.trim_by_retention().unwrap().oldest_lsn, lsn(11), "an idle log ages, too");
     log.append(b"at 201").unwrap();
     log.close().unwrap();
     clock.to(7);
     let (log, _) = Log::open("/log", &options).unwrap();
     log.append(b"set back, stamped 201").unwrap();
-    assert_eq!(log.trim_by_retention().unwrap().segments, 0);
+    assert_eq!(log.trim_by_retention().unwrap().segment_count, 0);
     clock.to(u64::MAX);
-    assert_eq!(log.trim_by_retention().unwrap().oldest, lsn(16), "the tail stays");
+    assert_eq!(log.trim_by_retention().unwrap().oldest_lsn, lsn(16), "the tail stays");
 }
 
 #[test]
@@ -118,7 +126,7 @@ fn a_holder_keeps_its_segment_and_is_named() {
     let held = |oldest: u64, kind, name: &str, at: u64| {
         let trimmed = log.trim_by_retention().unwrap();
         let holder = trimmed.held_by.unwrap();
-        assert_eq!((trimmed.oldest, holder.kind), (lsn(oldest), kind));
+        assert_eq!((trimmed.oldest_lsn, holder.kind), (lsn(oldest), kind));
         assert_eq!((holder.name.as_str(), holder.lsn), (name, lsn(at)));
     };
     held(6, HolderKind::Cursor, "indexer", 7);
@@ -133,7 +141,7 @@ fn a_holder_keeps_its_segment_and_is_named() {
     assert_eq!(told[2..], [(HolderKind::Pin, 13), policy, (HolderKind::Cursor, 19)]);
     drop(pin);
     let trimmed = log.trim_by_retention().unwrap();
-    assert_eq!((trimmed.oldest, trimmed.held_by), (lsn(16), None));
+    assert_eq!((trimmed.oldest_lsn, trimmed.held_by), (lsn(16), None));
 }
 
 #[test]
@@ -220,7 +228,11 @@ fn a_roll_without_space_has_the_limits_looked_at() {
     let options = options.background(true).fill(Fill::Allocate).retention(retention);
     let (log, _) = Log::open("/log", &options).unwrap();
     fill(&log, 6);
-    assert_eq!(log.trim_by_retention().unwrap().segments, 0, "the look that the roll made due");
+    assert_eq!(
+        log.trim_by_retention().unwrap().segment_count,
+        0,
+        "the look that the roll made due"
+    );
     io.set_free_blocks(Some(0));
     fill(&log, 4);
     assert_eq!(log.append(&[1; 9000]).unwrap_err().kind(), ErrorKind::StoreFull);
@@ -403,14 +415,14 @@ impl Play {
                 let used = tail_used(&self.log, &self.io);
                 let (oldest, is_held) = self.model.retained(&self.io, used, &self.policy, now_ms);
                 let trimmed = self.log.trim_by_retention().unwrap();
-                assert_eq!((trimmed.oldest, trimmed.held_by.is_some()), (at(oldest), is_held));
+                assert_eq!((trimmed.oldest_lsn, trimmed.held_by.is_some()), (at(oldest), is_held));
                 self.model.oldest = oldest;
             }
             Step::Trim(percent) => {
                 let to = self.model.at(*percent);
                 let trimmed = self.log.trim(at(to)).map_err(|e| (e.kind(), e.lsn()));
                 if self.model.floor() < to && to > self.model.oldest {
-                    assert_eq!(trimmed, Err((ErrorKind::Pinned, Some(self.model.floor()))));
+                    assert_eq!(trimmed, Err((ErrorKind::Pinned, Lsn::new(self.model.floor()))));
                 } else {
                     assert_eq!(trimmed, Ok(()));
                     self.model.oldest = to.max(self.model.oldest);

@@ -56,7 +56,7 @@ fn a_file_is_never_cut_under_a_reader_or_a_payload_of_this_process() {
         assert_eq!(reader.next().unwrap().unwrap().lsn, lsn(expected), "it reads to the end");
     }
     let e = reader.next().unwrap_err();
-    assert_eq!((e.kind(), e.lsn()), (ErrorKind::Trimmed, Some(12)));
+    assert_eq!((e.kind(), e.lsn()), (ErrorKind::Trimmed, Some(lsn(12))));
 }
 
 #[test]
@@ -258,7 +258,7 @@ fn a_view_whose_segment_is_cut_under_it_is_told_of_the_trim() {
             }
         };
         // What was read before the cut may be served.
-        let trimmed = Err((ErrorKind::Trimmed, Some(15)));
+        let trimmed = Err((ErrorKind::Trimmed, Some(lsn(15))));
         let is_told = end == trimmed && last < 14 || end == Ok(()) && last == 16 && read_before > 0;
         assert!(is_told, "{end:?} behind {last} of {len} bytes, {steps} steps, {read_before} read");
         let mut worst = Severity::Info;

@@ -207,7 +207,7 @@ impl Told {
                     }
                     (_, Some(id)) => {
                         of.accept(payload);
-                        of.name(BroadcastId(id));
+                        of.name(id);
                     }
                     _ => {}
                 }

@@ -7,6 +7,7 @@
 use std::io;
 use std::ops::ControlFlow;
 
+use super::options::RecordKind;
 use super::reader::Record;
 use super::survey::Segment;
 use super::view::LogView;
@@ -73,7 +74,7 @@ impl LogView {
             let record = Record {
                 lsn: Lsn::at_least_first(header.lsn),
                 time_ms: header.time_ms,
-                kind: header.kind,
+                kind: RecordKind::of_frame(header.kind),
                 payload: walk.payload(&header, offset)?,
                 segment: SegmentId::at_least_first(segment.header.number),
                 offset,

@@ -17,7 +17,7 @@ use crate::lsn::Lsn;
 
 /// The writer's own log.
 #[derive(Clone, Debug)]
-pub(super) struct Live {
+pub(super) struct LogSource {
     pub(super) shared: Arc<Shared>,
     pub(super) reach: Reach,
 }
@@ -34,7 +34,7 @@ pub(super) enum Reach {
     Written,
 }
 
-impl Live {
+impl LogSource {
     /// The last record that may be read, and where it ends.
     fn end(&self, gate: &Gate) -> Mark {
         match self.reach {
@@ -48,7 +48,7 @@ impl Live {
     }
 }
 
-impl Source for Live {
+impl Source for LogSource {
     fn locate(&self, lsn: u64) -> Result<Option<Located>> {
         let gate = self.shared.gate();
         self.check_open(&gate)?;
@@ -173,7 +173,7 @@ impl Log {
         if from.get() < gate.oldest {
             return Err(trimmed(gate.oldest));
         }
-        let source: Arc<dyn Source> = Arc::new(Live { shared: Arc::clone(shared), reach });
+        let source: Arc<dyn Source> = Arc::new(LogSource { shared: Arc::clone(shared), reach });
         Ok(Reader::new(source, from.get()))
     }
 
@@ -187,7 +187,7 @@ impl Log {
     /// `Corrupt` where damage stands in between; `Closed`; `Io`.
     pub fn seek_time(&self, time_ms: u64) -> Result<Lsn> {
         let shared = Arc::clone(&self.handle.shared);
-        let source: Arc<dyn Source> = Arc::new(Live { shared, reach: Reach::Durable });
+        let source: Arc<dyn Source> = Arc::new(LogSource { shared, reach: Reach::Durable });
         seek::first_at(&source, time_ms).map(Lsn::at_least_first)
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::{Answer, Broadcaster, Request};
 use crate::error::Result;
-use crate::log::front::{off_thread, runtime};
+use crate::log::async_calls::{off_thread, runtime};
 
 impl Broadcaster {
     /// Broadcasts a request, at most once per key, and waits for the effect, as

@@ -20,6 +20,7 @@ use oncelog_format::{Footer, FrameHeader, Place, decode_payload};
 use super::backward::Places;
 use super::facts::{self, FooterFacts};
 use super::maps::MapGuard;
+use super::options::RecordKind;
 use super::reader::{Located, Record};
 use super::remove::InUse;
 use super::scan::Invalid;
@@ -52,7 +53,7 @@ impl AsRef<[u8]> for Mapped {
 
 /// The segment that is being read, and a position in it.
 #[derive(Debug)]
-pub(super) struct Inside {
+pub(super) struct SegmentReader {
     pub(super) at: Located,
     path: PathBuf,
     held: Piece,
@@ -68,7 +69,7 @@ pub(super) struct Inside {
     pub(super) places: Places,
 }
 
-impl Inside {
+impl SegmentReader {
     /// Opens a segment and stands before its first frame.
     pub(super) fn open(io: &dyn Io, path: PathBuf, at: Located) -> io::Result<Self> {
         // Before anybody asks how long the file is: from here on it stays so.
@@ -197,7 +198,7 @@ impl Inside {
         Ok(Record {
             lsn: Lsn::at_least_first(header.lsn),
             time_ms: header.time_ms,
-            kind: header.kind,
+            kind: RecordKind::of_frame(header.kind),
             payload: self.held.slice(offset, begin..begin.saturating_add(len)),
             segment: SegmentId::at_least_first(self.at.header.number),
             offset,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use oncelog_format::SegmentHeader;
 
-use super::live::last_where;
+use super::log_source::last_where;
 use super::reader::{Located, Source, trimmed};
 use super::survey::Segment;
 use super::view::Seen;
@@ -17,13 +17,13 @@ use crate::io::Io;
 
 /// A look as a place to read from.
 #[derive(Debug)]
-pub(super) struct Looked {
+pub(super) struct ViewSource {
     pub(super) seen: Arc<Seen>,
     /// Nothing above the proven LSN is served.
     pub(super) proven_only: bool,
 }
 
-impl Looked {
+impl ViewSource {
     fn readable(&self) -> &[Segment] {
         let survey = &self.seen.survey;
         survey.segments.get(..survey.readable).unwrap_or_default()
@@ -35,7 +35,7 @@ impl Looked {
     }
 }
 
-impl Source for Looked {
+impl Source for ViewSource {
     /// Up to the last record to be served; behind it, `None` or what is damaged there.
     fn locate(&self, lsn: u64) -> Result<Option<Located>> {
         let (survey, oldest) = (&self.seen.survey, self.seen.oldest());
