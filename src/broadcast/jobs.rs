@@ -298,9 +298,8 @@ impl Jobs {
         // It belongs to the span of who asked for the job.
         let mut accepted = ending(header, state.accepted.trace.clone());
         let copies = copies::check(&self.inner, core, &accepted)?;
-        let held = self.inner.hold_ends(core, &accepted, &copies);
         let holds;
-        (holds, accepted.ends) = held.inspect_err(|_| self.inner.tell_owed(core))?;
+        (holds, accepted.ends) = self.inner.hold_ends(core, &accepted, &copies)?;
         self.inner.begin(core, vec![Body::Accepted(Arc::new(accepted))], id, holds)?;
         core.locks.transfer(holder, Holder::Task(id));
         Ok(Some(id))
@@ -352,9 +351,8 @@ impl Jobs {
         let starts = self.check_reattempt(core, job)?;
         self.inner.promise_ending(core, &starts)?;
         let attempt = core.state.job(job).map_or(2, |job| job.attempt.saturating_add(1));
-        let (pending, _) =
-            self.inner.hand_over(core, vec![Body::Attempt(Attempt { job, attempt })])?;
-        Ok((pending, attempt))
+        let body = Body::Attempt(Attempt { job, attempt });
+        Ok((self.inner.hand_over(core, vec![body])?.0, attempt))
     }
 
     fn check_reattempt(&self, core: &Core, job: BroadcastId) -> Result<Arc<Accepted>> {

@@ -270,7 +270,7 @@ fn a_message_whose_first_chunks_are_trimmed_is_counted_as_lost() {
     broadcaster.close().unwrap();
     let view = StoreView::open(Path::new("/store"), Arc::clone(&io)).unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let files: Arc<dyn Io> = Arc::new(crate::io::fs::FsIo::new());
+    let files: Arc<dyn Io> = Arc::new(FsIo::new());
     for (vchannel, lost) in [("a", 1), ("b", 0)] {
         let selection = ReplaySelection::new(None, Some(vchannel.to_owned()));
         let target = dir.path().join("messages.jsonl");
