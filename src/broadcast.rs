@@ -11,6 +11,7 @@
 mod admission;
 mod age;
 mod async_calls;
+mod blocker;
 mod catalogue;
 mod checkpoint;
 mod chunks;
@@ -27,8 +28,11 @@ mod kind;
 mod locks;
 mod made;
 mod opening;
+mod operator;
 mod options;
+mod order;
 mod owed;
+mod owners;
 mod policy;
 mod refusal;
 mod request;
@@ -42,6 +46,7 @@ mod snapshot;
 mod state;
 mod stats;
 mod sweep;
+mod tombstones;
 mod trace;
 mod view;
 mod waiting;
@@ -68,14 +73,13 @@ use self::core::{Core, Inner};
 use self::counts::Counts;
 use self::handle::{Handle, inside};
 
-pub use self::admission::check_client_key;
 pub use self::jobs::{Ended, Jobs, SliceMessage};
 pub use self::keys::{KeyHistory, KeyInfo, KeyState, WindowSummary};
 pub use self::kind::{MessageType, Noop, Role, Task, Verdict};
 pub use self::opening::Opening;
 pub use self::options::{CollectionSpec, Options};
 pub use self::policy::{Policy, Setting, Violation, WhenFull, parse_duration};
-pub use self::request::{Answer, Identity, Outcome, Request};
+pub use self::request::{Answer, Identity, Outcome, Request, check_client_key};
 pub use self::seen::Seen;
 pub use self::state::{Job, State, TaskState};
 pub use self::stats::{
@@ -89,6 +93,9 @@ pub use oncelog_format::control::Collection;
 pub use oncelog_format::message::{AckMode, BroadcastId, Resource, Scope, TimeTick};
 
 /// A broadcaster on a store; cheap to clone. Closing one closes all; the last one dropped closes.
+///
+/// `Io` of a call is a refusal of the system before anything was written, for want of a descriptor,
+/// say: [`Error::retry_after`] says when to ask again. A write or sync that fails is `Poisoned`.
 ///
 /// Events for `tracing` are told while decisions wait: a subscriber does not call the broadcaster.
 #[derive(Clone, Debug)]
@@ -116,14 +123,23 @@ impl Broadcaster {
     ///
     /// A policy unlike the one recorded last is recorded.
     pub fn open(store: Store, options: Options) -> Result<Self> {
+        let broadcaster = Self::opened(store, options)?;
+        broadcaster.tell_drivers();
+        Ok(broadcaster)
+    }
+
+    /// Opens a broadcaster, whose drivers are not told of their jobs yet.
+    fn opened(store: Store, options: Options) -> Result<Self> {
         let worker_count = options.worker_count;
         let inner = replayed(store, options)?;
         let broadcaster = Self { handle: Arc::new(Handle::new(&inner)) };
         broadcaster.start(worker_count)?;
-        for job in broadcaster.jobs().running() {
-            inner.tell_driver(job);
-        }
         Ok(broadcaster)
+    }
+
+    /// Tells the drivers of the jobs that are there.
+    fn tell_drivers(&self) {
+        self.jobs().running().into_iter().for_each(|job| self.inner().tell_driver(job));
     }
 
     /// What opening the store, its control log and its channels found and did.
@@ -176,7 +192,7 @@ impl Broadcaster {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` when it is not parked; `StoreFull`, `Poisoned`, `Closed`.
+    /// `InvalidInput` when it is not parked; `StoreFull`, `Io`, `Poisoned`, `Closed`.
     ///
     /// # Durability
     ///
@@ -191,7 +207,7 @@ impl Broadcaster {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` when it is not parked, or a copy is missing; `StoreFull`, `Poisoned`,
+    /// `InvalidInput` when it is not parked, or a copy is missing; `StoreFull`, `Io`, `Poisoned`,
     /// `Closed`.
     ///
     /// # Durability
@@ -207,7 +223,7 @@ impl Broadcaster {
     /// # Errors
     ///
     /// `InvalidInput` for a vchannel that gets no copy; `InFlight` while it is not known yet that
-    /// the copy stands; `StoreFull`, `Poisoned`, `Closed`.
+    /// the copy stands; `StoreFull`, `Io`, `Poisoned`, `Closed`.
     ///
     /// # Durability
     ///
@@ -226,7 +242,7 @@ impl Broadcaster {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` with every rule that it breaks: the old one stays. `StoreFull`, `Poisoned`,
+    /// `InvalidInput` with every rule that it breaks: the old one stays. `StoreFull`, `Io`, `Poisoned`,
     /// `Closed`.
     ///
     /// # Durability
@@ -250,7 +266,7 @@ impl Broadcaster {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for a name that is empty or too long; `StoreFull`, `Poisoned`, `Closed`.
+    /// `InvalidInput` for a name that is empty or too long; `StoreFull`, `Io`, `Poisoned`, `Closed`.
     ///
     /// # Durability
     ///
@@ -274,7 +290,7 @@ impl Broadcaster {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for names that are empty or too long; `StoreFull`, `Poisoned`, `Closed`.
+    /// `InvalidInput` for names that are empty or too long; `StoreFull`, `Io`, `Poisoned`, `Closed`.
     ///
     /// # Durability
     ///
@@ -326,7 +342,7 @@ impl Broadcaster {
     ///
     /// # Errors
     ///
-    /// `StoreFull`, `Poisoned`, `Closed`; `Corrupt` when it reads otherwise than it was written.
+    /// `StoreFull`, `Io`, `Poisoned`, `Closed`; `Corrupt` when it reads otherwise than it was written.
     /// Control is as it was then.
     ///
     /// # Durability
@@ -340,7 +356,7 @@ impl Broadcaster {
     ///
     /// # Errors
     ///
-    /// `StoreFull`, `Poisoned`, `Closed`.
+    /// `StoreFull`, `Io`, `Poisoned`, `Closed`.
     ///
     /// # Durability
     ///
@@ -364,7 +380,7 @@ impl Broadcaster {
     ///
     /// # Errors
     ///
-    /// `StoreFull`, `Poisoned`, `Closed`.
+    /// `StoreFull`, `Io`, `Poisoned`, `Closed`.
     ///
     /// # Durability
     ///
@@ -384,7 +400,7 @@ impl Broadcaster {
     ///
     /// # Errors
     ///
-    /// The first error of closing a log.
+    /// The first error of closing a log, whoever closes and how often.
     ///
     /// # Durability
     ///

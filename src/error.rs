@@ -98,10 +98,11 @@ impl fmt::Display for ErrorKind {
     }
 }
 
-/// An error of this crate.
+/// An error of this crate. A copy is what several callers are told of one cause.
+#[derive(Clone)]
 pub struct Error(Box<Inner>);
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Inner {
     kind: ErrorKind,
     message: Cow<'static, str>,
@@ -114,9 +115,9 @@ struct Inner {
     source: Option<Source>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Source {
-    Own(Box<dyn StdError + Send + Sync>),
+    Own(Arc<dyn StdError + Send + Sync>),
     /// One cause that every caller it met is told of.
     Shared(Arc<Error>),
 }
@@ -186,7 +187,7 @@ impl Error {
         mut self,
         source: impl Into<Box<dyn StdError + Send + Sync>>,
     ) -> Self {
-        self.0.source = Some(Source::Own(source.into()));
+        self.0.source = Some(Source::Own(Arc::from(source.into())));
         self
     }
 
@@ -240,7 +241,8 @@ impl Error {
     }
 
     /// True when asking again may succeed, unchanged, of a broadcast or an import, whose key keeps
-    /// it from happening twice.
+    /// it from happening twice. Of [`ErrorKind::Io`] that is so where [`Error::retry_after`] says
+    /// when: the system refused before anything was written.
     ///
     /// An append has no key. After [`ErrorKind::OutcomeUnknown`] of one, open the log again and
     /// look whether the record stands at [`Error::lsn`] before it is appended again; after
@@ -259,6 +261,7 @@ impl Error {
             | ErrorKind::OutcomeUnknown
             | ErrorKind::Parked
             | ErrorKind::Poisoned => true,
+            ErrorKind::Io => self.0.retry_after.is_some(),
             ErrorKind::InvalidInput
             | ErrorKind::Conflict
             | ErrorKind::Trimmed
@@ -266,7 +269,6 @@ impl Error {
             | ErrorKind::Fenced
             | ErrorKind::Unsupported
             | ErrorKind::Corrupt
-            | ErrorKind::Io
             | ErrorKind::Closed => false,
         }
     }

@@ -1,8 +1,9 @@
 //! Files and directories as the log needs them: one trait for a file system, one for a file.
 //!
 //! Everything that the log, the channels and the broadcaster read or write goes through [`Io`], so
-//! that a test can count the calls, fail one, lose what was not synced, and play a run again. [`fs::FsIo`] is the real
-//! file system; with the feature `testing` there is an in-memory one beside it.
+//! that a test can count the calls, fail one, lose what was not synced, and play a run again.
+//! [`fs::FsIo`] is the real file system; with the feature `testing` there is an in-memory one
+//! beside it.
 //!
 //! An implementation promises what SPEC section 14 assumes of a disk and nothing more: a returned
 //! [`IoFile::sync`] makes the bytes and the length durable, a returned [`Io::sync_dir`] the entries
@@ -106,8 +107,8 @@ pub trait Io: fmt::Debug + Send + Sync + 'static {
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
 
     /// Opens a directory, for its lock ([`IoFile::try_lock`], [`IoFile::try_lock_shared`]) and to
-    /// sync it later: [`IoFile::sync`] of it is [`Io::sync_dir`], and needs no file handle any more.
-    /// Each call makes an open file description of its own.
+    /// sync it later: [`IoFile::sync`] of it is [`Io::sync_dir`], and needs no file handle any
+    /// more. Each call makes an open file description of its own.
     ///
     /// # Errors
     ///
@@ -230,8 +231,8 @@ pub trait IoFile: fmt::Debug + Send + Sync {
     }
 
     /// What no other file has that is there at the same time: whether a name stands for a file that
-    /// is open. `None` where that cannot be told; a file of the log that lost its name is then taken
-    /// for the one that has it.
+    /// is open. `None` where that cannot be told; a file of the log that lost its name is then
+    /// taken for the one that has it.
     ///
     /// # Errors
     ///
@@ -242,8 +243,8 @@ pub trait IoFile: fmt::Debug + Send + Sync {
 
     /// Hands out the first `len` bytes without copying them where that is possible.
     ///
-    /// For sealed segments only: nobody writes over its frames any more, and nobody shortens it while
-    /// a slice of the bytes lives, for which the caller holds a lock of the directory
+    /// For sealed segments only: nobody writes over its frames any more, and nobody shortens it
+    /// while a slice of the bytes lives, for which the caller holds a lock of the directory
     /// ([`Io::open_dir`]) as long. They stay readable after the file was removed.
     ///
     /// # Errors

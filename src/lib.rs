@@ -2,8 +2,8 @@
 //!
 //! [`Log`] is an append-only, segmented, checksummed log for one writer and any number of readers.
 //! What its bytes mean, and what recovery concludes from them, is SPEC.md.
-//! [`broadcast::Broadcaster`] sends one message to many channels, each a log, once per key, whatever
-//! crashes meanwhile.
+//! [`broadcast::Broadcaster`] sends one message to many channels, each a log, once per key,
+//! whatever crashes meanwhile.
 //!
 //! ```
 //! use oncelog::{CreateMode, Log, Lsn, Options};
@@ -51,9 +51,9 @@
 //!
 //! # Threads and runtimes
 //!
-//! The crate is blocking at heart and works without an async runtime. [`Pending`] is a future on any
-//! runtime; [`Log::append_async`] and [`broadcast::Broadcaster::submit_async`] are the front for
-//! tasks of tokio, whose threads never wait for a disk.
+//! The crate is blocking at heart and works without an async runtime. [`Pending`] is a future on
+//! any runtime; [`Log::append_async`] and [`broadcast::Broadcaster::submit_async`] are the front
+//! for tasks of tokio, whose threads never wait for a disk.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("oncelog runs on Linux: what its promises need of a system is known there alone");

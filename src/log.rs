@@ -25,6 +25,7 @@ mod open;
 mod options;
 mod pending;
 mod pins;
+mod prove;
 mod reader;
 mod rebuild;
 mod recover;
@@ -122,10 +123,12 @@ impl Log {
     ///
     /// - `InvalidInput`: an option is out of its range, there is no log or (with `Always`) there is
     ///   one, or the directory holds something else. Nothing was touched.
-    /// - `Busy`: another writer has it open.
+    /// - `Busy`: another writer has it open, and had until the end of [`Options::lock_wait`].
     /// - `Corrupt`, `Unsupported`: what a sync had promised is damaged, or is of a newer version.
     ///   No segment was touched.
-    /// - `StoreFull`: no space to make a log. A later open goes on where this one stopped.
+    /// - `StoreFull`: no space to make a log; or, where blocks are not written again in their place
+    ///   (btrfs, ZFS and others that copy on write), none to write records again that may not have
+    ///   reached the disk. A later open goes on where this one stopped.
     /// - `Io`: the system refused.
     ///
     /// # Durability
@@ -315,8 +318,8 @@ impl Log {
     /// - `Poisoned` when a slot or its sync fails for another reason than space, or something had
     ///   failed before: whether the trim holds, the next open decides. `Closed`.
     ///
-    /// That a file could not be removed is no error: it is tried again at the next trim, and told by
-    /// [`Log::why_not_trimmed`].
+    /// That a file could not be removed is no error: it is tried again at the next trim, and told
+    /// by [`Log::why_not_trimmed`].
     ///
     /// # Durability
     ///
@@ -339,9 +342,9 @@ impl Log {
     }
 
     /// Syncs what was appended, and releases the directory before it returns, whatever happens.
-    /// Every clone answers `Closed` from here on. Payloads that were read live on; should the system
-    /// refuse the lock that keeps the next writer from cutting the files below them, the directory
-    /// is released with the last of them.
+    /// Every clone answers `Closed` from here on. Payloads that were read live on; should the
+    /// system refuse the lock that keeps the next writer from cutting the files below them, the
+    /// directory is released with the last of them.
     ///
     /// # Errors
     ///
@@ -369,8 +372,8 @@ impl Log {
         Ok(lsns.map(|lsns| Pending::new(Arc::clone(shared), lsns)))
     }
 
-    /// What the log has done since it was opened, and has at this moment. Appends wait meanwhile, for
-    /// about a microsecond and a few more for each thousand segments.
+    /// What the log has done since it was opened, and has at this moment. Appends wait meanwhile,
+    /// for about a microsecond and a few more for each thousand segments.
     #[must_use]
     pub fn stats(&self) -> LogStats {
         self.handle.shared.gate().stats()
@@ -455,4 +458,35 @@ fn join(thread: Option<JoinHandle<()>>, name: &str) {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+    use crate::io::mem::MemIo;
+
+    /// Behind the lock of the directory another writer may be at work (G10).
+    #[test]
+    fn a_close_lets_the_directory_go_behind_its_threads() {
+        let options = Options::new().create(CreateMode::IfMissing).background(false);
+        let (log, _) = Log::open("/log", &options.io(Arc::new(MemIo::default()))).unwrap();
+        let handle = &*log.handle;
+        let (end, ended) = channel::<()>();
+        // In the place of the log's thread, at a write that takes its time.
+        *lock(&handle.background) = Some(thread::spawn(move || assert!(ended.recv().is_ok())));
+        thread::scope(|scope| {
+            let closer = scope.spawn(|| log.clone().close());
+            // Then the closer waits for it.
+            while lock(&handle.background).is_some() {
+                thread::yield_now();
+            }
+            let is_held = lock(&handle.shared.lock).is_some();
+            end.send(()).unwrap();
+            closer.join().unwrap().unwrap();
+            assert!(is_held, "a thread of the log is at work");
+        });
+        assert!(lock(&handle.shared.lock).is_none());
+    }
 }

@@ -1,9 +1,9 @@
 //! Hands stats to the recorder of the `metrics` facade that is in force.
 //!
-//! The log and the broadcaster count by themselves, always; a [`Meter`] carries what they counted to
-//! a recorder when it is told to, on the thread that tells it. So no code of a recorder runs within
-//! an append, under a lock of the log, or on a thread of it, and a scrape that never comes costs
-//! nothing.
+//! The log and the broadcaster count by themselves, always; a [`Meter`] carries what they counted
+//! to a recorder when it is told to, on the thread that tells it. So no code of a recorder runs
+//! within an append, under a lock of the log, or on a thread of it, and a scrape that never comes
+//! costs nothing.
 
 mod table;
 
@@ -18,8 +18,8 @@ use crate::log::LogStats;
 /// Publishes stats as metrics, as often as it is told to: before a scrape, or by a timer.
 ///
 /// Counters and gauges are set to what the stats say. What histograms have gained since the last
-/// time is recorded bucket by bucket, each value as the greatest of its bucket; so a log is published
-/// to one recorder by one meter.
+/// time is recorded bucket by bucket, each value as the greatest of its bucket; so a log is
+/// published to one recorder by one meter.
 ///
 /// # Examples
 ///

@@ -135,6 +135,10 @@ pub enum Bug {
     LaterNotAsked,
     /// A subscription goes on behind what retention dropped, and tells nobody.
     GapUntold,
+    /// The lock of a file counts whatever has become of its name.
+    LockNameless,
+    /// The lock of a file counts although another one has its name.
+    LockOfAnother,
     /// Retention and trims let go of the message with the last time tick before the next one is
     /// durable.
     TickUnkept,
@@ -194,6 +198,9 @@ impl Bug {
     /// The bugs of readers and backups.
     pub const READING: [Self; 2] = [Self::BackupUnmarked, Self::GapUntold];
 
+    /// The bugs of the lock of a directory.
+    pub const LOCKS: [Self; 2] = [Self::LockNameless, Self::LockOfAnother];
+
     /// The bugs of the broadcaster.
     pub const BROADCAST: [Self; 16] = [
         Self::TombstoneReset,
@@ -252,6 +259,6 @@ pub fn is_active(bug: Bug) -> bool {
 fn number(bug: Bug) -> u32 {
     let known = Bug::LOG.iter().chain(&Bug::BROADCAST).chain(&Bug::RAFT);
     let known = known.chain(&Bug::SCHEDULES).chain(&Bug::READING).chain(&Bug::SPACE);
-    let mut known = known.chain(&Bug::IMPORT).chain(&Bug::DAMAGE);
+    let mut known = known.chain(&Bug::IMPORT).chain(&Bug::DAMAGE).chain(&Bug::LOCKS);
     known.position(|&b| b == bug).and_then(|i| u32::try_from(i).ok()).map_or(0, |i| i + 1)
 }

@@ -21,7 +21,7 @@ use crate::clock::{Clock, ClockLimits, LogTime};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{DirEntry, EntryKind, Io, OpenHow};
 use crate::log::dir::{
-    DirLock, absolute, make_named, sync_dir, sync_parent, sync_parent_if_allowed,
+    DirLock, absolute, make_named, sync_dir, sync_parent, sync_parent_if_allowed, wait_free,
 };
 use crate::log::facts::LOCK_NAME;
 use crate::log::{CreateMode, Log, Options, Record, RecordKind, RecoveryReport, Retention};
@@ -106,19 +106,19 @@ impl StoreOptions {
         self
     }
 
-    /// Sets what the channels keep: beyond it the oldest messages of each pchannel go, whole segments
-    /// at a time, but none that work needs which was accepted and is not done, or a job that runs.
-    /// Where such work keeps a channel beyond a limit of its size, new work of that channel is
-    /// refused as `StoreFull`, and the error names what keeps it. Everything is kept unless told
-    /// otherwise; control keeps what a restart needs, whatever this says.
+    /// Sets what the channels keep: beyond it the oldest messages of each pchannel go, whole
+    /// segments at a time, but none that work needs which was accepted and is not done, or a job
+    /// that runs. Where such work keeps a channel beyond a limit of its size, new work of that
+    /// channel is refused as `StoreFull`, and the error names what keeps it. Everything is kept
+    /// unless told otherwise; control keeps what a restart needs, whatever this says.
     #[must_use]
     pub fn retention(mut self, retention: Retention) -> Self {
         self.retention = retention;
         self
     }
 
-    /// Sets the largest message of a channel in bytes, where that is less than the largest record of
-    /// the logs: the copies of a broadcast that are larger are sent in chunks.
+    /// Sets the largest message of a channel in bytes, where that is less than the largest record
+    /// of the logs: the copies of a broadcast that are larger are sent in chunks.
     #[must_use]
     pub fn message_len_max(mut self, len: u64) -> Self {
         self.message_len_max = len;
@@ -166,15 +166,16 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the store in `dir`, and with [`CreateMode::IfMissing`] makes one where the directory is
-    /// absent or empty.
+    /// Opens the store in `dir`, and with [`CreateMode::IfMissing`] makes one where the directory
+    /// is absent or empty.
     ///
     /// # Errors
     ///
     /// `InvalidInput`: there is no store, the directory holds something else, or the options of the
     /// logs have a retention of their own, which would also drop what a restart needs of control:
     /// that of the channels is [`StoreOptions::retention`]. Nothing was touched. `Busy`: another
-    /// process has it. `Corrupt`, `Unsupported`, `StoreFull`, `Io`.
+    /// process has it, and had until the end of the logs' [`Options::lock_wait`]. `Corrupt`,
+    /// `Unsupported`, `StoreFull`, `Io`.
     ///
     /// # Durability
     ///
@@ -189,7 +190,7 @@ impl Store {
         let wrong = |what| Error::new(ErrorKind::InvalidInput, what).at_path(dir);
         options.retention.validate().map_err(wrong)?;
         prepare(&*io, dir, options.create)?;
-        let lock = DirLock::take(&*io, dir)?;
+        let lock = wait_free(options.log.lock_wait, || DirLock::take(&*io, dir))?;
         // Under the lock: nobody makes it meanwhile.
         let found = identity(&*io, dir)?;
         if found.is_none() && options.create == CreateMode::Never {

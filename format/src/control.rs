@@ -239,7 +239,7 @@ impl ControlRecord {
             return Err(DecodeError::field(at_time, "at", at_ms));
         }
         let body = Self::decode_body(record_type, &mut r)?;
-        // SPEC 13.2: a later version may append fields; ours has none behind the last.
+        // SPEC 13.2: a later version may append fields; ours has none after the last.
         let skipped = matches!(body, Body::Skipped { .. });
         if version == RECORD_VERSION && !skipped {
             r.finish()?;

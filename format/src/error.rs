@@ -60,7 +60,7 @@ pub enum DecodeErrorKind {
         /// The field.
         name: &'static str,
     },
-    /// Bytes behind the end of the structure.
+    /// Bytes after the end of the structure.
     Trailing {
         /// How many.
         len: usize,

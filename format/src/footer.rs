@@ -36,7 +36,7 @@ pub struct Footer {
     pub offset: u64,
     /// Last kept record; the segment's first LSN - 1 when it has none.
     pub last_lsn: u64,
-    /// Offset behind the frame of `last_lsn`.
+    /// Offset after the frame of `last_lsn`.
     pub end: u64,
     /// Durable LSN when the footer was encoded.
     pub durable_lsn: u64,

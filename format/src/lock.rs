@@ -48,7 +48,7 @@ pub fn encode_lock(owner: Owner, uuid: Uuid) -> [u8; LOCK_CONTENT_LEN] {
     content
 }
 
-/// The identity in a `LOCK`, from its first bytes; what stands behind the first 32 is ignored.
+/// The identity in a `LOCK`, from its first bytes; what stands after the first 32 is ignored.
 ///
 /// `None` where it states none yet: fewer than 32 bytes, or 32 zeros.
 ///

@@ -30,7 +30,7 @@ pub use scope::{Fingerprint, FingerprintField, Scope};
 /// An encoded message, taken apart: borrows from the bytes of its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message<'a> {
-    /// The encoded properties, behind their count.
+    /// The encoded properties, after their count.
     properties: &'a [u8],
     count: u32,
     payload: &'a [u8],

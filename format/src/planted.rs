@@ -24,8 +24,11 @@ pub(crate) fn covered([lsn, length_and_lag, rest]: [u64; 3]) -> [u64; 3] {
 
 /// What the CRC covers of a frame from its header check on, with padding where there is any.
 pub(crate) fn without_length(frame: &[u8]) -> Option<Vec<u8>> {
+    if !IGNORES_LENGTH.get() || frame.len() < FrameHeader::LEN.saturating_sub(4) {
+        return None;
+    }
     let mut covered = frame.to_vec();
     covered.get_mut(12..16)?.fill(0);
     covered.resize(covered.len().saturating_add(4).next_multiple_of(8).saturating_sub(4), 0);
-    (IGNORES_LENGTH.get() && frame.len() >= FrameHeader::LEN.saturating_sub(4)).then_some(covered)
+    Some(covered)
 }

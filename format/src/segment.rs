@@ -147,7 +147,7 @@ pub struct Slot {
     pub counter: u64,
     /// Every record up to it is durable.
     pub durable_lsn: u64,
-    /// The offset behind the frame of `durable_lsn`.
+    /// The offset after the frame of `durable_lsn`.
     pub durable_offset: u64,
     /// Records below it were trimmed.
     pub oldest_lsn: u64,
@@ -237,9 +237,15 @@ pub fn segment_name(number: u64, first_lsn: u64) -> String {
 #[must_use]
 pub fn parse_segment_name(name: &str) -> Option<(u64, u64)> {
     let (number, first_lsn) = name.strip_suffix(".seg")?.split_once('-')?;
-    let parsed = (number.parse().ok()?, first_lsn.parse().ok()?);
-    // Excludes signs, missing zeros and superfluous ones: one segment, one name.
-    (segment_name(parsed.0, parsed.1) == name).then_some(parsed)
+    let is_spelt = is_padded(number, 10) && is_padded(first_lsn, 20);
+    Some((number.parse().ok()?, first_lsn.parse().ok()?)).filter(|_| is_spelt)
+}
+
+/// Whether a number is digits alone, with zeros before them up to this width and no further: one
+/// segment, one name.
+fn is_padded(number: &str, width: usize) -> bool {
+    let is_short = number.len() == width || (number.len() > width && !number.starts_with('0'));
+    is_short && number.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// Offset, name and value of a field, and whether it is as SPEC.md wants it.
@@ -365,7 +371,7 @@ mod tests {
     #[test]
     fn names_have_one_spelling() {
         assert_eq!(segment_name(7, 42), "0000000007-00000000000000000042.seg");
-        for (number, first_lsn) in [(1, 1), (7, 42), (u64::MAX, u64::MAX)] {
+        for (number, first_lsn) in [(1, 1), (7, 42), (12_345_678_901, 9), (u64::MAX, u64::MAX)] {
             let name = segment_name(number, first_lsn);
             assert_eq!(parse_segment_name(&name), Some((number, first_lsn)));
         }
@@ -373,6 +379,9 @@ mod tests {
             "7-42.seg",
             "00000000007-00000000000000000042.seg",
             "+000000007-00000000000000000042.seg",
+            "0000000007-+0000000000000000042.seg",
+            "0000000007-000000000000000000042.seg",
+            "0000000007-00000000000000000042-1.seg",
             "0000000007-00000000000000000042.seg.bak",
             "0000000007-00000000000000000042.SEG",
             "0000000007.seg",

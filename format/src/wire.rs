@@ -128,7 +128,7 @@ impl<'a> Reader<'a> {
         Ok(len)
     }
 
-    /// Bytes behind their u32 length, at most `max` of them.
+    /// Bytes after their u32 length, at most `max` of them.
     ///
     /// # Errors
     ///
@@ -138,7 +138,7 @@ impl<'a> Reader<'a> {
         self.take(usize_of(len))
     }
 
-    /// UTF-8 text behind its u32 length, at most `max` bytes of it.
+    /// UTF-8 text after its u32 length, at most `max` bytes of it.
     ///
     /// # Errors
     ///
@@ -250,7 +250,7 @@ pub fn check_count(name: &'static str, count: usize, max: u32) -> Result<u32, En
     }
 }
 
-/// Appends bytes behind their length, refused above `max` bytes.
+/// Appends bytes after their length, refused above `max` bytes.
 ///
 /// # Errors
 ///
@@ -266,7 +266,7 @@ pub fn put_bytes(
     Ok(())
 }
 
-/// Appends text behind its length, refused above `max` bytes.
+/// Appends text after its length, refused above `max` bytes.
 ///
 /// # Errors
 ///

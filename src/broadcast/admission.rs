@@ -18,15 +18,13 @@ use super::locks::{Claim, Holder, canonical};
 use super::made::Lent;
 use super::policy::WhenFull;
 use super::refusal;
-use super::request::{Answer, Request, tombstone_answer};
+use super::request::{Answer, Request, check_key, tombstone_answer};
 use super::room;
 use super::trace::{self, TraceParent};
-use super::waiting::{Blocker, WAITERS_MAX, WAITERS_PER_KEY_MAX, Waiting};
+use super::waiting::{WAITERS_MAX, WAITERS_PER_KEY_MAX, Waiting};
 use super::window::{Admission as Room, Reserved};
-use super::worker;
 use crate::clock::Clock;
 use crate::error::Result;
-use crate::sync::Condvar;
 
 /// What the first critical section says.
 enum Looked<'a> {
@@ -119,8 +117,13 @@ impl Inner {
             };
             let kind = self.check(request, &resources)?;
             kind.validate(request)?;
-            self.probe(request)?;
-            self.take_locks(&admission, &request.message_type, &resources, deadline)?;
+            self.probe(request).map_err(refusal::for_now)?;
+            let claim = Claim {
+                resources: resources.clone(),
+                message_type: request.message_type.clone(),
+                since_ms: self.time().wall_ms(),
+            };
+            self.ask(admission.holder(), claim, deadline)?;
             let accepted = self.with_room(|| {
                 self.accept(&mut admission, request, kind.as_ref(), &resources, &print)
             })?;
@@ -141,6 +144,7 @@ impl Inner {
         let mut core = self.lock();
         let Some(scope) = &request.scope else {
             core.usable()?;
+            self.takes_work()?;
             self.check_slots(&core, starts_job)?;
             let ticket = core.ticket();
             core.reserved_jobs += usize::from(starts_job);
@@ -166,6 +170,7 @@ impl Inner {
                 continue;
             }
             core.usable()?;
+            self.takes_work()?;
             let reserved = core.reserved_beside(&scope.principal);
             let window = core.state.window();
             match window.admit(&scope.principal, reserved, &core.policy, now_ms) {
@@ -255,16 +260,21 @@ impl Inner {
             let answer = self.wait_for_end(core, id, &cell, true, deadline)?;
             return Ok(Some(answer));
         }
+        if let Some(answer) = core.state.answer(id, print) {
+            drop(core);
+            self.counts.key_hits.one();
+            return Ok(Some(self.as_given(answer, true)));
+        }
         let Some(task) = core.state.task(id) else { return Ok(None) };
         #[cfg(planted)]
         if crate::planted::is_active(crate::planted::Bug::FingerprintFastPath) {
-            return Ok(tombstone_answer(task));
+            return Ok(tombstone_answer(&task));
         }
         self.compare(&task.accepted, print)?;
-        Ok(tombstone_answer(task).map(|answer| self.as_given(answer, true)))
+        Ok(tombstone_answer(&task).map(|answer| self.as_given(answer, true)))
     }
 
-    /// The one place where fingerprints are compared.
+    /// The one place where a difference of fingerprints is told.
     fn compare(&self, accepted: &Accepted, print: &Fingerprint) -> Result<()> {
         let fields = accepted.fingerprint.differing_fields(print);
         if fields.is_empty() && accepted.fingerprint.version == print.version {
@@ -291,71 +301,6 @@ impl Inner {
             return Err(refusal::invalid(format!("property key {key} is reserved")));
         }
         Ok(Arc::clone(kind))
-    }
-
-    /// Takes the resource locks, or says who has them.
-    pub(crate) fn take_locks(
-        &self,
-        admission: &Admission<'_>,
-        message_type: &str,
-        resources: &[Resource],
-        deadline: Deadline,
-    ) -> Result<()> {
-        let claim = Claim {
-            resources: resources.to_vec(),
-            message_type: message_type.to_owned(),
-            since_ms: self.time().wall_ms(),
-        };
-        self.ask(admission.holder(), claim, deadline)
-    }
-
-    /// Asks for locks and waits; a refusal leaves nothing behind.
-    pub(crate) fn ask(&self, holder: Holder, claim: Claim, deadline: Deadline) -> Result<()> {
-        if claim.resources.is_empty() {
-            return Ok(());
-        }
-        let mut core = self.lock();
-        core.usable()?;
-        let caller = worker::running_callback().map(Holder::Task);
-        if caller.is_some_and(|task| core.locks.conflicts_with(task, &claim.resources)) {
-            let message = "a callback asked for a resource that its own task holds";
-            return Err(refusal::invalid(message));
-        }
-        if core.locks.ask(holder, claim) {
-            return Ok(());
-        }
-        let holds_others = caller.is_some_and(|task| core.locks.is_held(task));
-        let began = self.monotonic();
-        let waiter = Arc::new(Condvar::new());
-        core.lock_waiters.insert(holder, Arc::clone(&waiter));
-        let outcome = loop {
-            if core.locks.is_held(holder) {
-                break Ok(());
-            }
-            if let Err(e) = core.usable() {
-                break Err(e);
-            }
-            let by = Blocker::of(&core, holder);
-            // Who gave no deadline is told when only an operator can make it go on. A callback whose
-            // task holds resources waits for no others: two of them would wait for each other.
-            let is_parked = by.as_ref().is_some_and(|by| by.is_parked);
-            if holds_others || deadline.is_never() && is_parked {
-                break Err(Blocker::told(by, self.time().wall_ms()));
-            }
-            let (next, told) = self.wait(core, &waiter, deadline);
-            core = next;
-            if !told && !core.locks.is_held(holder) {
-                let by = Blocker::of(&core, holder);
-                break Err(Blocker::told(by, self.time().wall_ms()));
-            }
-        };
-        core.lock_waiters.remove(&holder);
-        let waited = self.monotonic().saturating_sub(began);
-        self.counts.waited_for_locks(waited, outcome.is_ok());
-        if outcome.is_err() {
-            self.release(&mut core, holder);
-        }
-        outcome
     }
 
     /// Checks again, builds the batch, and hands it over; `None` when the key lives again.
@@ -406,6 +351,7 @@ impl Inner {
             let copies = copies::check(self, &lent, &accepted)?;
             self.hold_ends(&lent, &accepted, &copies)
         };
+        let held = held.map_err(refusal::for_now);
         let holds;
         (holds, accepted.ends) = held.inspect_err(|e| {
             self.tell_owed(&core);
@@ -451,35 +397,5 @@ fn acceptance(
         properties: request.properties.clone().into_iter().collect(),
         trace: request.trace_context.as_deref().and_then(trace::kept),
         payload: request.payload.clone(),
-    }
-}
-
-/// The syntax of the key: all that is checked before it is looked up.
-fn check_key(request: &Request) -> Result<()> {
-    let Some(scope) = &request.scope else { return Ok(()) };
-    check_client_key(&scope.client_key)?;
-    if scope.message_type == request.message_type {
-        return Ok(());
-    }
-    let (ours, theirs) = (&request.message_type, &scope.message_type);
-    Err(refusal::invalid(format!("the scope is of type {theirs}, the request of type {ours}")))
-}
-
-/// Checks the syntax of a client key: 1 to 256 bytes of printable ASCII.
-///
-/// # Errors
-///
-/// `InvalidInput` for any other.
-pub fn check_client_key(key: &[u8]) -> Result<()> {
-    const MAX: usize = 256;
-    if key.is_empty() || key.len() > MAX {
-        let len = key.len();
-        return Err(refusal::invalid(format!("a key: expected 1 to {MAX} bytes, found {len}")));
-    }
-    match key.iter().position(|byte| !(0x20..=0x7E).contains(byte)) {
-        None => Ok(()),
-        Some(at) => {
-            Err(refusal::invalid(format!("a key: expected printable ASCII, not so at byte {at}")))
-        }
     }
 }

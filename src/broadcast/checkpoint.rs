@@ -238,11 +238,16 @@ pub(crate) fn digest(state: &State) -> Result<[u8; 32]> {
     loop {
         let entries = snapshot.next(state, STEP_COUNT);
         if entries.is_empty() {
-            return Ok(stream.hasher.finalize().into());
+            break;
         }
         stream.push(&entries)?;
         stream.part.clear();
     }
+    for filter in snapshot.filters() {
+        stream.push(&[filter])?;
+        stream.part.clear();
+    }
+    Ok(stream.hasher.finalize().into())
 }
 
 impl Core {
@@ -360,28 +365,40 @@ impl Inner {
         let (pending, _) = self.hand_over(&mut core, vec![begin])?;
         let begin = pending.lsns().first;
         let mut stream = Stream::default();
-        loop {
+        let snapshot = loop {
             let Core { snapshot: Some(snapshot), state, .. } = &mut *core else {
                 return Err(refusal::closed());
             };
             let entries = snapshot.next(state, STEP_COUNT);
+            if entries.is_empty() {
+                break core.snapshot.take();
+            }
             drop(core);
             stream.push(&entries)?;
-            let whole = entries.is_empty();
-            while let Some(part) = stream.take(covers, whole) {
-                let (pending, _) =
-                    self.with_room(|| self.hand_over(&mut self.lock(), vec![part.clone()]))?;
-                // One part is in memory at a time, and others have the disk in between.
-                self.settle(pending)?;
-            }
+            self.write_parts(&mut stream, covers, false)?;
             core = self.lock();
             core.usable()?;
-            if whole {
-                let end = stream.end(covers, begin);
-                let (pending, _) = self.hand_over(&mut core, vec![Body::CheckpointEnd(end)])?;
-                return Ok((end, pending));
-            }
+        };
+        drop(core);
+        for filter in snapshot.into_iter().flat_map(Snapshot::filters) {
+            stream.push(&[filter])?;
+            self.write_parts(&mut stream, covers, false)?;
         }
+        self.write_parts(&mut stream, covers, true)?;
+        let end = stream.end(covers, begin);
+        let (pending, _) = self.hand_over(&mut self.lock(), vec![Body::CheckpointEnd(end)])?;
+        Ok((end, pending))
+    }
+
+    /// Writes the parts that are full, or with `all` what there is.
+    fn write_parts(&self, stream: &mut Stream, covers: u64, all: bool) -> Result<()> {
+        while let Some(part) = stream.take(covers, all) {
+            let (pending, _) =
+                self.with_room(|| self.hand_over(&mut self.lock(), vec![part.clone()]))?;
+            // One part is in memory at a time, and others have the disk in between.
+            self.settle(pending)?;
+        }
+        Ok(())
     }
 
     fn read_back(&self, end: CheckpointEnd, lsn: Lsn) -> Result<Checkpoint> {

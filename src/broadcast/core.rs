@@ -83,6 +83,8 @@ pub(crate) struct Core {
     pub(crate) settling: VecDeque<(Pending, Settled)>,
     /// Ends of pchannels that were read for a plan, by job.
     pub(crate) plan_pins: BTreeMap<BroadcastId, Vec<(String, ChannelPin)>>,
+    /// Jobs that nobody drives, and why.
+    pub(crate) stopped: BTreeMap<BroadcastId, Arc<Error>>,
     /// What accepted work may yet write.
     pub(crate) owed: Owed,
     /// Tasks whose acks nobody waits for, with the last LSN of them.
@@ -174,8 +176,6 @@ pub(crate) enum Settled {
     Ended(BroadcastId, Outcome, u64),
     /// A task was parked, at this log time.
     Parked(BroadcastId, String, u64),
-    /// Nothing follows.
-    Nothing,
 }
 
 pub(crate) type Guard<'a> = MutexGuard<'a, Core>;
@@ -212,6 +212,16 @@ impl Inner {
 
     pub(crate) fn deadline(&self, timeout: Option<Duration>) -> Deadline {
         Deadline(timeout.map(|timeout| self.monotonic().saturating_add(timeout)))
+    }
+
+    /// Says whether this process brings a task any further.
+    pub(crate) fn steps(&self, id: BroadcastId) -> bool {
+        self.options.only.is_none_or(|only| only == id)
+    }
+
+    /// Refuses new work where nobody would do it.
+    pub(crate) fn takes_work(&self) -> Result<()> {
+        self.options.only.map_or(Ok(()), |only| Err(refusal::open_for(only)))
     }
 
     /// Waits to be told; false when the time was over before.
@@ -278,7 +288,9 @@ impl Inner {
                 Err(e)
             }
             // Refused before a byte was written, for want of a descriptor, say: nothing is unknown.
-            Err(e) if e.kind() == ErrorKind::Io && !self.store.control().stats().poisoned => Err(e),
+            Err(e) if e.kind() == ErrorKind::Io && !self.store.control().stats().poisoned => {
+                Err(refusal::for_now(e))
+            }
             Err(e) => {
                 let cause = Arc::new(e);
                 self.fail(core, Arc::clone(&cause));
@@ -395,6 +407,7 @@ impl Core {
             due: BTreeSet::new(),
             settling: VecDeque::new(),
             plan_pins: BTreeMap::new(),
+            stopped: BTreeMap::new(),
             owed: Owed::default(),
             acked: VecDeque::new(),
             policy,

@@ -22,9 +22,10 @@ pub(crate) fn fingerprint(request: &Request, resources: &[Resource]) -> Result<F
         encode_scope(scope, &mut key)?;
     }
     let mut fields = Vec::new();
+    let keyed = keyed(&key);
     let mut field = |name: &str, value: &[u8]| {
         if !value.is_empty() {
-            let digest = digest(&key, name, value);
+            let digest = digest(keyed.clone(), name, value);
             fields.push(FingerprintField { name: name.to_owned(), digest });
         }
     };
@@ -49,15 +50,23 @@ pub(crate) fn encode_scope(scope: &Scope, out: &mut Vec<u8>) -> Result<()> {
     })
 }
 
-fn digest(key: &[u8], name: &str, value: &[u8]) -> [u8; 32] {
+/// What all digests under a key begin with.
+fn keyed(key: &[u8]) -> Sha256 {
     let mut hash = Sha256::new();
-    for part in [DOMAIN, key, name.as_bytes()] {
-        // A length before every part: no two lists of parts are the same bytes.
-        hash.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_le_bytes());
-        hash.update(part);
-    }
+    [DOMAIN, key].into_iter().for_each(|part| hash_part(&mut hash, part));
+    hash
+}
+
+fn digest(mut hash: Sha256, name: &str, value: &[u8]) -> [u8; 32] {
+    hash_part(&mut hash, name.as_bytes());
     hash.update(value);
     hash.finalize().into()
+}
+
+/// A length before every part: no two lists of parts are the same bytes.
+fn hash_part(hash: &mut Sha256, part: &[u8]) {
+    hash.update(u64::try_from(part.len()).unwrap_or(u64::MAX).to_le_bytes());
+    hash.update(part);
 }
 
 fn canonical_resources(resources: &[Resource]) -> Vec<u8> {

@@ -3,7 +3,7 @@
 //! Whoever closes first waits for every thread; others wait for him, but for a callback or a type
 //! that closes: he waits for them.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
 
@@ -16,21 +16,22 @@ use crate::sync::{Condvar, Mutex};
 pub(super) struct Handle {
     pub(super) inner: Arc<Inner>,
     pub(super) threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Everything has stopped, and the store is closed.
-    stopped: Mutex<bool>,
+    /// What the first one was told, once everything has stopped and the store is closed.
+    stopped: Mutex<Option<Result<()>>>,
     stops: Condvar,
 }
 
 thread_local! {
-    /// The broadcaster, by its address, whose thread this is or which this thread closes.
-    static INSIDE: Cell<usize> = const { Cell::new(0) };
+    /// The broadcasters, by their addresses, whose thread this is or which this thread closes: a type
+    /// of one may close another.
+    static INSIDE: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Runs code of a broadcaster that must not wait for its close.
 pub(super) fn inside<R>(inner: &Arc<Inner>, run: impl FnOnce() -> R) -> R {
-    let before = INSIDE.replace(Arc::as_ptr(inner).addr());
+    INSIDE.with_borrow_mut(|inside| inside.push(Arc::as_ptr(inner).addr()));
     let result = run();
-    INSIDE.set(before);
+    INSIDE.with_borrow_mut(Vec::pop);
     result
 }
 
@@ -58,17 +59,18 @@ impl Handle {
         if is_first {
             return self.stop();
         }
-        if INSIDE.get() == Arc::as_ptr(&self.inner).addr() {
+        let own = Arc::as_ptr(&self.inner).addr();
+        if INSIDE.with_borrow(|inside| inside.contains(&own)) {
             // Whoever closes waits for this thread.
             return Ok(());
         }
         let mut stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
-        while !*stopped {
+        loop {
+            if let Some(told) = &*stopped {
+                return told.clone();
+            }
             stopped = self.stops.wait(stopped).unwrap_or_else(PoisonError::into_inner);
         }
-        drop(stopped);
-        // What the first one was told.
-        self.inner.store.close()
     }
 
     /// Waits for every thread but the calling one, and closes the store.
@@ -89,7 +91,8 @@ impl Handle {
             }
         }
         let closed = inner.store.close();
-        *self.stopped.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        let told = closed.clone();
+        *self.stopped.lock().unwrap_or_else(PoisonError::into_inner) = Some(told);
         self.stops.notify_all();
         closed
     }

@@ -240,8 +240,7 @@ fn keep(channel: &dyn ChannelLog, pchannel: &str, (owed, bytes): (u64, u64)) -> 
 /// Those of the channels.
 pub(super) fn take_up(core: &mut Core, store: &Store) -> Result<()> {
     let now_ms = store.time().wall_ms();
-    let open = core.state.tasks().filter(|(_, task)| task.done.is_none());
-    let open: Vec<BroadcastId> = open.map(|(id, _)| id).collect();
+    let open: Vec<BroadcastId> = core.state.open_tasks().map(|(id, _)| id).collect();
     let unseen = Copy::Unresolved;
     #[cfg(planted)]
     let unseen = if crate::planted::is_active(crate::planted::Bug::CopyWithoutScan) {

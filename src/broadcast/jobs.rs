@@ -4,6 +4,8 @@
 //! its broadcast until it is over, also after a restart. An ending runs under that hold and takes
 //! the job's own lock alone; the first one accepted for an attempt is its verdict.
 
+mod driving;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,10 +25,9 @@ use super::locks::{Claim, Holder};
 use super::owed::check_ending;
 use super::refusal;
 use super::state::Job;
-use super::waiting::Watch;
 use crate::channel::{ChannelLog, Outgoing, Position};
 use crate::clock::Clock;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::log::Pending;
 
 /// Domain of the lock that each job has for itself.
@@ -34,7 +35,8 @@ pub(super) const JOB_DOMAIN: &str = "_job";
 
 /// Access to the jobs of a broadcaster; cheap to clone.
 ///
-/// Calls answer `Closed` once the broadcaster closes: a driver then ends its threads.
+/// Calls answer `Closed` once the broadcaster closes: a driver then ends its threads. What `Io` is,
+/// [`Broadcaster`](super::Broadcaster) says.
 #[derive(Clone, Debug)]
 pub struct Jobs {
     inner: Arc<Inner>,
@@ -105,7 +107,7 @@ impl Jobs {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for an unknown identity, `StoreFull`, `Poisoned`, `Closed`.
+    /// `InvalidInput` for an unknown identity, `StoreFull`, `Io`, `Poisoned`, `Closed`.
     ///
     /// # Durability
     ///
@@ -148,7 +150,7 @@ impl Jobs {
     /// # Errors
     ///
     /// `InvalidInput` when the job is over, ending, planned, or at another attempt; `StoreFull`,
-    /// `Limit`, `Poisoned`, `Closed`.
+    /// `Limit`, `Io`, `Poisoned`, `Closed`.
     ///
     /// # Durability
     ///
@@ -171,7 +173,7 @@ impl Jobs {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` when the job is over or at another attempt; `StoreFull`, `Poisoned`,
+    /// `InvalidInput` when the job is over or at another attempt; `StoreFull`, `Io`, `Poisoned`,
     /// `Closed`.
     ///
     /// # Durability
@@ -198,7 +200,7 @@ impl Jobs {
     /// # Errors
     ///
     /// `InvalidInput` for another attempt or an unregistered type; `Limit` for a name of more than 64
-    /// bytes or a payload of more than 256, for which no room is kept; `Parked`, `StoreFull`,
+    /// bytes or a payload of more than 256, for which no room is kept; `Parked`, `StoreFull`, `Io`,
     /// `OutcomeUnknown`, `InFlight`, `Poisoned`, `Closed`.
     ///
     /// # Durability
@@ -220,6 +222,7 @@ impl Jobs {
         if let Some(ended) = self.ended_before(job, attempt)? {
             return Ok(ended);
         }
+        self.inner.takes_work()?;
         let holder = Holder::Admission(self.inner.lock().ticket());
         let own = Resource { domain: JOB_DOMAIN.to_owned(), key: job.to_string(), shared: false };
         let claim = Claim {
@@ -227,7 +230,16 @@ impl Jobs {
             message_type: message_type.to_owned(),
             since_ms: self.inner.time().wall_ms(),
         };
-        self.inner.ask(holder, claim, self.inner.deadline(None))?;
+        if let Err(e) = self.inner.ask(holder, claim, Deadline::never()) {
+            // Nobody but an ending holds that lock: one that was accepted meanwhile, and goes no
+            // further, is told of as such.
+            let ended = if e.kind() == ErrorKind::LockTimeout {
+                self.ended_before(job, attempt)?
+            } else {
+                None
+            };
+            return ended.ok_or(e);
+        }
         let ending = |header: BroadcastHeader, trace: Option<String>| Accepted {
             header: BroadcastHeader { resources: vec![own.clone()], ..header },
             message_type: message_type.to_owned(),
@@ -256,7 +268,7 @@ impl Jobs {
             }
             Err(e) => {
                 self.inner.release(&mut core, holder);
-                return Err(e);
+                return Err(refusal::for_now(e));
             }
         };
         if let Some(cell) = core.runs.get(&id).map(|run| Arc::clone(&run.cell)) {
@@ -311,7 +323,7 @@ impl Jobs {
     /// # Errors
     ///
     /// `InvalidInput` when the job is unknown, is not aborted, or its key expired; `LockTimeout`,
-    /// `WindowFull` when all slots are used, `StoreFull`, `Poisoned`, `Closed`.
+    /// `WindowFull` when all slots are used, `StoreFull`, `Io`, `Poisoned`, `Closed`.
     ///
     /// # Durability
     ///
@@ -339,8 +351,9 @@ impl Jobs {
             self.inner.tell_owed(&core);
             begun
         });
-        let (pending, attempt) =
-            begun.inspect_err(|_| self.inner.release(&mut self.inner.lock(), holder))?;
+        let (pending, attempt) = begun
+            .map_err(refusal::for_now)
+            .inspect_err(|_| self.inner.release(&mut self.inner.lock(), holder))?;
         self.inner.settle(pending)?;
         self.inner.tell_driver(job);
         Ok(attempt)
@@ -357,13 +370,14 @@ impl Jobs {
 
     fn check_reattempt(&self, core: &Core, job: BroadcastId) -> Result<Arc<Accepted>> {
         core.usable()?;
+        self.inner.takes_work()?;
         let state = core.state.job(job).ok_or_else(|| unknown_job(job))?;
         let over = state.end.filter(|(_, by)| !core.runs.contains_key(by));
         if !matches!((state.over, over), (Some((false, _)), Some(_))) {
             return Err(refusal::invalid(format!("job {job} is not aborted")));
         }
         let now_ms = self.inner.time().wall_ms().max(core.state.newest_ms());
-        if core.state.task(job).is_none() || core.state.is_over(job, now_ms) {
+        if !core.state.holds_task(job) || core.state.is_over(job, now_ms) {
             return Err(refusal::invalid(format!("the key of job {job} expired")));
         }
         let (count, bound) =
@@ -372,42 +386,6 @@ impl Jobs {
             return Err(refusal::slots_full(count, bound));
         }
         Ok(Arc::clone(&state.accepted))
-    }
-
-    /// Waits until a job is over.
-    ///
-    /// # Errors
-    ///
-    /// `InFlight` when the time is over before, and without a timeout as soon as there is no space
-    /// for the job's ending; `Parked` when its ending is; `InvalidInput` for an unknown job;
-    /// `Poisoned`, `Closed`.
-    pub fn wait(&self, job: BroadcastId, timeout: Option<Duration>) -> Result<Arc<Job>> {
-        let deadline = self.inner.deadline(timeout);
-        let mut core = self.inner.lock();
-        let mut watch: Option<Watch> = None;
-        loop {
-            let state = core.state.job(job).ok_or_else(|| unknown_job(job))?;
-            let by = state.end.map(|(_, by)| by);
-            // Over in the state, and durably so: the run of its ending is gone.
-            let durable = by.is_none_or(|by| !core.runs.contains_key(&by));
-            if state.over.is_some() && durable {
-                return Ok(Arc::clone(state));
-            }
-            core.usable()?;
-            if let Some(by) = by.filter(|_| deadline.is_never()) {
-                let of_this = watch.filter(|watch| watch.is_of(by));
-                let of_this = of_this.unwrap_or_else(|| self.inner.watch(&mut core, by));
-                if let Some(error) = of_this.halt(&core) {
-                    return Err(error);
-                }
-                watch = Some(of_this);
-            }
-            let (next, told) = self.inner.wait(core, &self.inner.turned, deadline);
-            core = next;
-            if !told {
-                return Err(refusal::in_flight(job));
-            }
-        }
     }
 
     /// Returns the pchannel that carries a vchannel.
@@ -497,3 +475,6 @@ fn attempt_of(core: &Core, job: BroadcastId, attempt: u32) -> Result<&Arc<Job>> 
     }
     Ok(state)
 }
+
+#[cfg(test)]
+mod tests;

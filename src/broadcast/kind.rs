@@ -137,12 +137,17 @@ pub trait MessageType: fmt::Debug + Send + Sync + 'static {
 
     /// Tells that a job of this type is there to be driven: its Done is durable, or the store was
     /// opened, or an attempt was recorded. It must not block; drivers run on their own threads and
-    /// end when a call on [`Jobs`] answers `Closed`.
+    /// end when a call on [`Jobs`] answers `Closed`. One that gives its job up before the end says so
+    /// ([`Jobs::stopped`]), so that nobody waits for it. Where the store is opened, it is told before
+    /// [`Broadcaster::open`](super::Broadcaster::open) returns, and behind
+    /// [`Opening::wait`](super::Opening::wait).
     fn job_ready(&self, job: BroadcastId, jobs: &Jobs) {
         let _ = (job, jobs);
     }
 
-    /// Tells that the broadcaster closes: returns when the type's own threads have ended.
+    /// Tells that the broadcaster closes: returns when the type's own threads have ended. It may close
+    /// the broadcaster itself, which does nothing then; a thread that it waits for may not, for that
+    /// would wait for this.
     fn close(&self) {}
 }
 

@@ -233,26 +233,36 @@ impl Locks {
         self.claims.insert(to, claim);
     }
 
-    /// Returns a holder that conflicts with a waiting request, or the request before it that does.
-    pub(crate) fn blocker(&self, waiter: Holder) -> Option<(Holder, &Claim)> {
-        let ticket = self.tickets.get(&waiter)?;
-        let resources = &self.waiters.get(ticket)?.claim.resources;
-        let keys = resources.iter().filter_map(|r| Some((self.keys.get(&object(r))?, r.shared)));
-        let held = keys.clone().filter_map(|(key, shared)| match key.hold.as_ref()? {
-            Hold::Exclusive(by) => Some(*by),
-            Hold::Shared(holders) => holders.first().copied().filter(|_| !shared),
-        });
-        if let Some(holder) = held.min() {
-            return self.claims.get(&holder).map(|claim| (holder, claim));
+    /// Returns every holder that conflicts with a waiting request, by identity, and behind them the
+    /// first request before it that does. All of them: what one does says nothing of the others.
+    pub(crate) fn blockers(&self, waiter: Holder) -> Vec<(Holder, &Claim)> {
+        let found = self.tickets.get(&waiter);
+        let found = found.and_then(|ticket| Some((*ticket, self.waiters.get(ticket)?)));
+        let Some((ticket, waiter)) = found else { return Vec::new() };
+        let resources = waiter.claim.resources.iter();
+        let keys = resources.filter_map(|r| Some((self.keys.get(&object(r))?, r.shared)));
+        let mut held = BTreeSet::new();
+        for (key, shared) in keys.clone() {
+            match &key.hold {
+                Some(Hold::Exclusive(by)) => held.extend([*by]),
+                Some(Hold::Shared(holders)) if !shared => held.extend(holders),
+                _ => {}
+            }
         }
+        let mut blockers: Vec<(Holder, &Claim)> = held
+            .into_iter()
+            .filter_map(|holder| self.claims.get(&holder).map(|claim| (holder, claim)))
+            .collect();
         let before =
             keys.filter_map(
                 |(key, shared)| {
                     if shared { key.exclusive.first() } else { key.queue.keys().next() }
                 },
             );
-        let before = self.waiters.get(before.min().filter(|before| *before < ticket)?)?;
-        Some((before.holder, &before.claim))
+        let before = before.min().filter(|before| **before < ticket);
+        let before = before.and_then(|before| self.waiters.get(before));
+        blockers.extend(before.map(|before| (before.holder, &before.claim)));
+        blockers
     }
 
     /// Returns how many hold keys.

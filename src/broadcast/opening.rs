@@ -44,7 +44,7 @@ pub struct Opening {
 
 #[derive(Debug, Default)]
 struct Shared {
-    opened: Mutex<Option<std::result::Result<Broadcaster, Arc<Error>>>>,
+    opened: Mutex<Option<Result<Broadcaster>>>,
     turned: Condvar,
 }
 
@@ -59,13 +59,18 @@ impl Opening {
         let shared = Arc::new(Shared::default());
         let opening = Self { shared: Arc::clone(&shared) };
         let open = move || {
-            let open = || Store::open(&dir, &store).and_then(|s| Broadcaster::open(s, options));
+            let open = || Store::open(&dir, &store).and_then(|s| Broadcaster::opened(s, options));
             let opened = catch_unwind(AssertUnwindSafe(open)).unwrap_or_else(|_panic| {
                 Err(Error::new(ErrorKind::Io, "the thread that opens the store panicked"))
             });
-            *shared.opened.lock().unwrap_or_else(PoisonError::into_inner) =
-                Some(opened.map_err(Arc::new));
+            let told = opened.clone();
+            *shared.opened.lock().unwrap_or_else(PoisonError::into_inner) = Some(told);
             shared.turned.notify_all();
+            // Behind that: a driver may wait for the broadcaster, as its type was made before it.
+            drop(shared);
+            if let Ok(broadcaster) = opened {
+                broadcaster.tell_drivers();
+            }
         };
         let thread = thread::Builder::new().name("oncelog-open".to_owned()).spawn(open);
         match thread {
@@ -98,13 +103,8 @@ impl Opening {
         let Shared { opened, turned } = &*self.shared;
         let mut opened = opened.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            match &*opened {
-                Some(Ok(broadcaster)) => return Ok(broadcaster.clone()),
-                Some(Err(cause)) => {
-                    let error = Error::new(cause.kind(), "the store could not be opened");
-                    return Err(error.with_shared_source(Arc::clone(cause)));
-                }
-                None => {}
+            if let Some(opened) = &*opened {
+                return opened.clone();
             }
             opened = match until {
                 None => turned.wait(opened).unwrap_or_else(PoisonError::into_inner),

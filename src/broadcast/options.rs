@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use oncelog_format::message::BroadcastId;
+
 use super::kind::MessageType;
 use super::owed::OPEN_BYTES_MAX;
 use super::policy::Policy;
@@ -24,6 +26,7 @@ pub struct Options {
     pub(crate) worker_count: usize,
     pub(crate) checkpoint_bytes: u64,
     pub(crate) open_bytes_max: u64,
+    pub(crate) only: Option<BroadcastId>,
 }
 
 impl Options {
@@ -38,6 +41,7 @@ impl Options {
             worker_count: WORKER_COUNT,
             checkpoint_bytes: CHECKPOINT_BYTES,
             open_bytes_max: OPEN_BYTES_MAX,
+            only: None,
         }
     }
 
@@ -85,6 +89,15 @@ impl Options {
     #[must_use]
     pub fn open_bytes_max(mut self, bytes: u64) -> Self {
         self.open_bytes_max = bytes.min(OPEN_BYTES_MAX);
+        self
+    }
+
+    /// Opens for one broadcast alone, for a program that does not know every type of the store: it
+    /// brings no other task any further, parks none, starts no driver and takes no new work. All that
+    /// stays for whoever opens the store next.
+    #[must_use]
+    pub fn only(mut self, id: BroadcastId) -> Self {
+        self.only = Some(id);
         self
     }
 }

@@ -257,9 +257,10 @@ impl Core {
             ending_use(owed, self.checkpoint_bytes())
         } else if bodies.iter().any(|body| body.is_checkpoint()) {
             ending_use(owed, 0)
-        } else if let Some(id) = bodies.iter().find_map(|body| ends::beyond_room(body)) {
-            // It takes what nobody else was promised.
-            let own = self.runs.get(&id).map_or(0, |run| control_bytes(&run.accepted));
+        } else if let Some((id, ends)) = bodies.iter().find_map(|body| ends::beyond_room(body)) {
+            // It takes what nobody was promised but, where it ends, itself.
+            let run = self.runs.get(&id).filter(|_| ends);
+            let own = run.map_or(0, |run| control_bytes(&run.accepted));
             ending_use(owed.saturating_sub(own), 0)
         } else {
             Use::Ending(0)

@@ -49,6 +49,20 @@ pub(crate) fn no_space(id: BroadcastId, cause: &Arc<Error>) -> Error {
     error.with_shared_source(Arc::clone(cause)).with_retry_after(Duration::from_secs(10))
 }
 
+pub(crate) fn stopped(job: BroadcastId, cause: &Arc<Error>) -> Error {
+    let message = format!("job {job} is driven by nobody, and goes on once it is");
+    let error = Error::new(ErrorKind::InFlight, message).with_broadcast(job.0);
+    error.with_shared_source(Arc::clone(cause)).with_retry_after(Duration::from_secs(10))
+}
+
+/// A refusal of the system before anything was written, for want of a descriptor, say.
+pub(crate) fn for_now(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::Io => error.with_retry_after(Duration::from_secs(1)),
+        _ => error,
+    }
+}
+
 pub(crate) fn unknown() -> Error {
     let message = "it is not known whether the request was accepted: ask again with the same key";
     Error::new(ErrorKind::OutcomeUnknown, message).with_retry_after(Duration::from_secs(1))
@@ -75,6 +89,10 @@ pub(crate) fn lock_timeout(blocker: Option<(&Claim, String)>, now_ms: u64) -> Er
     };
     let error = Error::new(ErrorKind::LockTimeout, message);
     error.with_retry_after(Duration::from_millis(100))
+}
+
+pub(crate) fn open_for(only: BroadcastId) -> Error {
+    invalid(format!("the store was opened for broadcast {only} alone"))
 }
 
 pub(crate) fn closed() -> Error {

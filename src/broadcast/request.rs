@@ -10,8 +10,10 @@ use oncelog_format::control::Outcome as Ending;
 use oncelog_format::message::{BroadcastId, Resource, Scope};
 
 use super::options::CollectionSpec;
+use super::refusal;
 use super::state::TaskState;
 use crate::channel::Position;
+use crate::error::Result;
 use crate::lsn::Lsn;
 
 /// One broadcast that a caller wants to happen at most once.
@@ -180,5 +182,35 @@ pub(crate) fn outcome(ending: Ending) -> Outcome {
     match ending {
         Ending::Failed(reason) => Outcome::Failed { reason },
         _ => Outcome::Done,
+    }
+}
+
+/// The syntax of the key: all that is checked before it is looked up.
+pub(crate) fn check_key(request: &Request) -> Result<()> {
+    let Some(scope) = &request.scope else { return Ok(()) };
+    check_client_key(&scope.client_key)?;
+    if scope.message_type == request.message_type {
+        return Ok(());
+    }
+    let (ours, theirs) = (&request.message_type, &scope.message_type);
+    Err(refusal::invalid(format!("the scope is of type {theirs}, the request of type {ours}")))
+}
+
+/// Checks the syntax of a client key: 1 to 256 bytes of printable ASCII.
+///
+/// # Errors
+///
+/// `InvalidInput` for any other.
+pub fn check_client_key(key: &[u8]) -> Result<()> {
+    const MAX: usize = 256;
+    if key.is_empty() || key.len() > MAX {
+        let len = key.len();
+        return Err(refusal::invalid(format!("a key: expected 1 to {MAX} bytes, found {len}")));
+    }
+    match key.iter().position(|byte| !(0x20..=0x7E).contains(byte)) {
+        None => Ok(()),
+        Some(at) => {
+            Err(refusal::invalid(format!("a key: expected printable ASCII, not so at byte {at}")))
+        }
     }
 }

@@ -160,13 +160,35 @@ impl Ends {
                 control_record(&record)?
             {
                 let begins = end.begin_lsn >= self.extent.oldest.get();
-                if begins && end.covers.saturating_add(1) >= self.extent.oldest.get() {
+                if begins
+                    && end.covers.saturating_add(1) >= self.extent.oldest.get()
+                    && has_begin(reader, &end, record.lsn)?
+                {
+                    // Runs do not stand within each other: each record is read for one of them.
+                    self.before = Lsn::at_least_first(end.begin_lsn);
                     return Ok(Some((end, record.lsn)));
                 }
+                reader.seek(self.before);
             }
         }
         Ok(None)
     }
+}
+
+/// Says whether the run that a record ends begins where that says.
+fn has_begin(reader: &mut Reader, end: &CheckpointEnd, lsn: Lsn) -> Result<bool> {
+    let begin = Lsn::at_least_first(end.begin_lsn);
+    if begin >= lsn {
+        return Ok(false);
+    }
+    reader.seek(begin);
+    let Some(record) = reader.next()? else { return Ok(false) };
+    Ok(match control_record(&record)? {
+        Some(ControlRecord { body: Body::CheckpointBegin(begin), .. }) => {
+            begin.covers == end.covers
+        }
+        _ => false,
+    })
 }
 
 /// The state of a checkpoint that ends at `lsn`; `None` when it is not whole.
@@ -185,6 +207,8 @@ pub(crate) fn read(
         if record.lsn >= lsn {
             break;
         }
+        #[cfg(test)]
+        tests::READ.set(tests::READ.get() + 1);
         if let Some(control) = control_record(&record)? {
             loading.take(&control);
         }
@@ -247,4 +271,76 @@ fn replay_until(reader: &mut Reader, from: Lsn, last: Lsn, state: &mut State) ->
 
 fn differs(lsn: Lsn, what: &'static str) -> Error {
     Error::new(ErrorKind::Corrupt, what).at_lsn(lsn.get())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::sync::Arc;
+
+    use oncelog_format::control::{CheckpointBegin, Resume, STATE_VERSION};
+    use oncelog_format::message::BroadcastId;
+
+    use super::*;
+    use crate::io::mem::{Machine, MemIo};
+    use crate::log::{Batch, CreateMode, Durability, Options, RecordKind};
+
+    thread_local! {
+        /// Records of runs that this thread has read.
+        pub(super) static READ: Cell<u64> = const { Cell::new(0) };
+    }
+
+    /// A record that begins a run at an LSN, and covers all before.
+    fn begin(at: u64) -> Body {
+        let state_version = STATE_VERSION;
+        Body::CheckpointBegin(CheckpointBegin { covers: at - 1, state_version })
+    }
+
+    /// A record that ends that run, or says so.
+    fn end(begin_lsn: u64) -> Body {
+        let (covers, part_count, stream_bytes, sha256) = (begin_lsn - 1, 1, 1, [7; 32]);
+        Body::CheckpointEnd(CheckpointEnd { covers, begin_lsn, part_count, stream_bytes, sha256 })
+    }
+
+    fn other() -> Body {
+        Body::Resume(Resume { id: BroadcastId(1), reason: String::new() })
+    }
+
+    /// Opens control of these records; how many were read for runs that none of them makes whole.
+    #[track_caller]
+    fn check(what: &str, bodies: Vec<Body>) {
+        let count = u64::try_from(bodies.len()).unwrap();
+        let options = Options::new().create(CreateMode::IfMissing);
+        let (log, _) = Log::open("/l", &options.io(Arc::new(MemIo::new(Machine::new())))).unwrap();
+        let encode = |body| ControlRecord { at_ms: 1, body }.encode().unwrap();
+        let records: Vec<Vec<u8>> = bodies.into_iter().map(encode).collect();
+        let slices: Vec<&[u8]> = records.iter().map(Vec::as_slice).collect();
+        let batch = Batch { kind: RecordKind::CONTROL, records: &slices };
+        log.append_batch(batch, Durability::Synced).unwrap();
+        READ.set(0);
+        let restored = of_log(&log).unwrap();
+        assert_eq!((restored.records, restored.checkpoint), (count, None), "{what}");
+        assert!(READ.get() <= count, "{what}: {} of {count} records", READ.get());
+        let extent = Extent { oldest: log.oldest_lsn(), next: log.next_lsn() };
+        READ.set(0);
+        assert!(oldest(&mut log.reader(extent.oldest).unwrap(), extent).unwrap().is_none());
+        assert!(READ.get() <= count, "{what}: {} of {count} records", READ.get());
+    }
+
+    /// Each of many forged ends had everything read again from the place that it names.
+    #[test]
+    fn ends_that_name_what_they_like_cost_no_more_than_their_number() {
+        const COUNT: u64 = 200;
+        let behind = |second: Body, ends: &dyn Fn(u64) -> Body| {
+            [other(), second].into_iter().chain((3..3 + COUNT).map(ends)).collect()
+        };
+        check("no begin", behind(other(), &|_| end(2)));
+        check("a begin of another run", behind(begin(3), &|_| end(2)));
+        check("one begin of all", behind(begin(2), &|_| end(2)));
+        let nested = (2..2 + COUNT).map(begin).chain((2..2 + COUNT).rev().map(end));
+        check("nested", [other()].into_iter().chain(nested).collect());
+        let paired = (0..COUNT).map(|n| 3 * n + 1);
+        check("in a row", paired.flat_map(|at| [other(), begin(at + 1), end(at + 1)]).collect());
+        check("none that is there", behind(other(), &|at| end(at + at % 3)));
+    }
 }

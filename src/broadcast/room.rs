@@ -21,6 +21,7 @@
 use std::fmt;
 
 use super::core::Inner;
+use super::refusal;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Room that has to be made first.
@@ -72,7 +73,7 @@ impl Inner {
             if !is_lack(&e) {
                 return Err(e);
             }
-            let made = self.make_room_of(&e);
+            let made = self.make_room_of(&e).map_err(refusal::for_now);
             made.inspect_err(|e| self.note_refusal(&mut self.lock(), e))?;
         }
     }

@@ -3,6 +3,11 @@
 //! Bloom filters (SPEC 13.3): they never deny a key that is in them, and sometimes know one that is
 //! not, about one in a thousand for each filter that is full. They are a function of the records,
 //! and bounded: the oldest keys are forgotten, and counted.
+//!
+//! The bits stand in blocks that a copy shares until they change: a checkpoint takes a copy of
+//! mebibytes while everybody waits.
+
+use std::sync::Arc;
 
 use oncelog_format::control::FilterEntry;
 use oncelog_format::limits::FILTER_KEY_COUNT_MAX;
@@ -13,22 +18,83 @@ use sha2::{Digest as _, Sha256};
 const CAPACITY_FIRST: u32 = 1_024;
 /// Bits of a scope.
 const PROBE_COUNT: u64 = 6;
+/// Bytes of a block: what a key that is dropped behind a copy has copied for each of its bits.
+const BLOCK_LEN: usize = 4_096;
+
+/// One filter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Filter {
+    capacity: u32,
+    count: u32,
+    blocks: Vec<Arc<Vec<u8>>>,
+}
+
+impl Filter {
+    fn new(capacity: u32) -> Self {
+        let mut left = usize::try_from(capacity).unwrap_or(0).saturating_mul(4);
+        let zeros = Arc::new(vec![0; left.min(BLOCK_LEN)]);
+        let mut blocks = Vec::with_capacity(left.div_ceil(BLOCK_LEN));
+        while left > 0 {
+            // A capacity is a power of two: blocks are of one size. One block of zeros is enough.
+            blocks.push(Arc::clone(&zeros));
+            left = left.saturating_sub(BLOCK_LEN);
+        }
+        Self { capacity, count: 0, blocks }
+    }
+
+    fn of(entry: &FilterEntry) -> Self {
+        let blocks = entry.bits.chunks(BLOCK_LEN).map(|block| Arc::new(block.to_vec())).collect();
+        Self { capacity: entry.capacity, count: entry.count, blocks }
+    }
+
+    /// The filter as a checkpoint has it.
+    /// Bytes of its bits.
+    pub(super) fn bytes(&self) -> u64 {
+        u64::from(self.capacity).saturating_mul(4)
+    }
+
+    pub(super) fn entry(&self) -> FilterEntry {
+        let bits = self.blocks.iter().flat_map(|block| block.iter().copied()).collect();
+        FilterEntry { capacity: self.capacity, count: self.count, bits }
+    }
+
+    fn holds(&self, probe: u64) -> bool {
+        let (byte, bit) = place(self.capacity, probe);
+        let block = self.blocks.get(byte / BLOCK_LEN);
+        let bits = block.and_then(|block| block.get(byte % BLOCK_LEN));
+        bits.is_some_and(|bits| bits & bit != 0)
+    }
+
+    fn set(&mut self, probe: u64) {
+        let (byte, bit) = place(self.capacity, probe);
+        let block = self.blocks.get_mut(byte / BLOCK_LEN).map(Arc::make_mut);
+        if let Some(bits) = block.and_then(|block| block.get_mut(byte % BLOCK_LEN)) {
+            *bits |= bit;
+        }
+    }
+}
 
 /// Keys that were dropped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// Oldest first; only the last one takes keys.
-    filters: Vec<FilterEntry>,
+    filters: Vec<Filter>,
     forgotten: u64,
 }
 
 impl Seen {
-    pub(super) fn of(filters: Vec<FilterEntry>, forgotten: u64) -> Self {
-        Self { filters, forgotten }
+    /// Begins without a filter, and with so many keys that are in none any more.
+    pub(super) fn forgetting(forgotten: u64) -> Self {
+        Self { filters: Vec::new(), forgotten }
     }
 
-    pub(super) fn filters(&self) -> &[FilterEntry] {
+    pub(super) fn filters(&self) -> &[Filter] {
         &self.filters
+    }
+
+    /// Takes the next filter of a checkpoint.
+    pub(super) fn take_filter(&mut self, entry: &FilterEntry) {
+        self.filters.push(Filter::of(entry));
     }
 
     /// Returns how many dropped keys are in no filter any more.
@@ -43,12 +109,7 @@ impl Seen {
     pub fn holds(&self, principal: &str, key: &[u8], scope: Option<&Scope>) -> bool {
         let any = any_scope(principal, key);
         let Some(probes) = probes(scope.unwrap_or(&any)) else { return false };
-        self.filters.iter().any(|filter| {
-            probes.iter().all(|probe| {
-                let (byte, bit) = place(filter, *probe);
-                filter.bits.get(byte).is_some_and(|bits| bits & bit != 0)
-            })
-        })
+        self.filters.iter().any(|filter| probes.iter().all(|probe| filter.holds(*probe)))
     }
 
     pub(super) fn insert(&mut self, scope: &Scope) {
@@ -58,12 +119,7 @@ impl Seen {
             self.begin_filter();
         }
         let Some(filter) = self.filters.last_mut() else { return };
-        for probe in own.into_iter().chain(any) {
-            let (byte, bit) = place(filter, probe);
-            if let Some(bits) = filter.bits.get_mut(byte) {
-                *bits |= bit;
-            }
-        }
+        own.into_iter().chain(any).for_each(|probe| filter.set(probe));
         filter.count = filter.count.saturating_add(1);
     }
 
@@ -81,8 +137,7 @@ impl Seen {
         let over = over.count();
         let gone = self.filters.drain(..over).map(|filter| u64::from(filter.count));
         self.forgotten = self.forgotten.saturating_add(gone.sum());
-        let len = usize::try_from(capacity).unwrap_or(0).saturating_mul(4);
-        self.filters.push(FilterEntry { capacity, count: 0, bits: vec![0; len] });
+        self.filters.push(Filter::new(capacity));
     }
 }
 
@@ -115,8 +170,8 @@ fn probes(scope: &Scope) -> Option<[u64; 6]> {
     Some(probes)
 }
 
-fn place(filter: &FilterEntry, probe: u64) -> (usize, u8) {
-    let bits = u64::from(filter.capacity).saturating_mul(32).max(1);
+fn place(capacity: u32, probe: u64) -> (usize, u8) {
+    let bits = u64::from(capacity).saturating_mul(32).max(1);
     let bit = probe % bits;
     (usize::try_from(bit / 8).unwrap_or(usize::MAX), 1 << (bit % 8))
 }
@@ -157,9 +212,28 @@ mod tests {
     }
 
     #[test]
+    fn a_copy_does_not_change_with_what_it_was_copied_from() {
+        let mut seen = Seen::default();
+        (0..3_000).for_each(|n| seen.insert(&scope(n)));
+        let (copy, entries) = (seen.clone(), |seen: &Seen| {
+            seen.filters.iter().map(Filter::entry).collect::<Vec<_>>()
+        });
+        let before = entries(&seen);
+        (3_000..6_000).for_each(|n| seen.insert(&scope(n)));
+        assert_eq!(entries(&copy), before);
+        let mut again = Seen::forgetting(copy.forgotten);
+        before.iter().for_each(|entry| again.take_filter(entry));
+        assert_eq!(again, copy);
+        // What a copy shares is one piece of memory.
+        let shared =
+            |a: &Filter, b: &Filter| a.blocks.iter().zip(&b.blocks).all(|(a, b)| Arc::ptr_eq(a, b));
+        assert!(shared(&copy.filters[0], &seen.filters[0]) && copy.filters[0] == seen.filters[0]);
+    }
+
+    #[test]
     fn what_is_forgotten_is_counted_and_memory_has_a_bound() {
         let mut seen = Seen::default();
-        let full = |capacity: u32| FilterEntry { capacity, count: capacity, bits: vec![] };
+        let full = |capacity: u32| Filter { count: capacity, ..Filter::new(capacity) };
         seen.filters = vec![full(1_024), full(FILTER_KEY_COUNT_MAX), full(FILTER_KEY_COUNT_MAX)];
         seen.insert(&scope(0));
         assert_eq!(seen.forgotten_count(), u64::from(FILTER_KEY_COUNT_MAX) + 1_024);

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use oncelog_format::control::{Body, ControlRecord, Entry, JobLink};
 use oncelog_format::message::BroadcastId;
 
+use super::seen::Seen;
 use super::state::State;
 
 /// Where it stands in the stream.
@@ -18,7 +19,6 @@ enum Stage {
     Tasks(BroadcastId),
     /// Behind this job.
     Jobs(BroadcastId),
-    Filters,
     End,
 }
 
@@ -28,7 +28,8 @@ pub(crate) struct Snapshot {
     /// The greatest identity then.
     last: BroadcastId,
     begin: Vec<Entry>,
-    filters: Vec<Entry>,
+    /// The dropped keys then: blocks of bits that are shared until they change.
+    seen: Seen,
     /// Tasks that changed since, as they were; those behind the stage alone.
     tasks: BTreeMap<BroadcastId, Entry>,
     /// The same of jobs; `None` for one that was not there.
@@ -42,7 +43,7 @@ impl Snapshot {
         Self {
             last: state.last_id(),
             begin: state.begin_entries(),
-            filters: state.filter_entries(),
+            seen: state.seen().clone(),
             tasks: BTreeMap::new(),
             jobs: BTreeMap::new(),
             stage: Stage::Tasks(BroadcastId(0)),
@@ -97,14 +98,14 @@ impl Snapshot {
         let goes = match self.stage {
             Stage::Tasks(_) => true,
             Stage::Jobs(behind) => id > behind,
-            Stage::Filters | Stage::End => false,
+            Stage::End => false,
         };
         if goes && id <= self.last {
             self.jobs.entry(id).or_insert_with(|| state.job_entry(id));
         }
     }
 
-    /// Hands out the next entries, about `max` of them; none when it is whole.
+    /// Hands out the next entries but filters, about `max` of them; none when there are no more.
     pub(crate) fn next(&mut self, state: &State, max: usize) -> Vec<Entry> {
         let mut entries = std::mem::take(&mut self.begin);
         while entries.len() < max && self.stage != Stage::End {
@@ -121,16 +122,21 @@ impl Snapshot {
                         self.stage = Stage::Jobs(id);
                         entries.extend(entry);
                     }
-                    None => self.stage = Stage::Filters,
+                    None => self.stage = Stage::End,
                 },
-                Stage::Filters => {
-                    entries.append(&mut self.filters);
-                    self.stage = Stage::End;
-                }
                 Stage::End => {}
             }
         }
         entries
+    }
+
+    /// The last entries. They need no state, and come to mebibytes: not to be asked for under the
+    /// lock.
+    pub(crate) fn filters(self) -> impl Iterator<Item = Entry> {
+        let Self { seen, .. } = self;
+        (0..seen.filters().len()).filter_map(move |at| {
+            seen.filters().get(at).map(|filter| Entry::Filter(filter.entry()))
+        })
     }
 
     fn next_task(&mut self, state: &State, behind: BroadcastId) -> Option<(BroadcastId, Entry)> {

@@ -6,19 +6,24 @@
 //!
 //! It reads no clock. What depends on time is asked with a time: [`State::is_over`].
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use oncelog_format::control::{
-    Accepted, AckPosition, Attempt, Body, Collection, ControlRecord, Done, DropCause, Dropped,
-    JobLink, Outcome, PolicyRecord,
+    Accepted, AckPosition, Body, Collection, ControlRecord, Done, DropCause, Dropped, JobLink,
+    Outcome, PolicyRecord,
 };
-use oncelog_format::message::{BroadcastId, Scope};
+use oncelog_format::message::{BroadcastId, Fingerprint, Scope};
 
+use super::owners::Owners;
+use super::request::Answer;
 use super::seen::Seen;
+use super::tombstones::Tombstones;
 use super::window::Window;
 
 mod entries;
+mod jobs;
 mod size;
 mod task;
 
@@ -28,8 +33,11 @@ pub use self::task::{Job, TaskState};
 /// The durable state: a function of the control records alone.
 #[derive(Clone, Debug, Default)]
 pub struct State {
+    /// Tasks that are not done, and the few that are and do not fit among the others.
     tasks: BTreeMap<BroadcastId, TaskState>,
-    scopes: HashMap<Scope, BroadcastId>,
+    /// The tasks that are done.
+    tombstones: Tombstones,
+    scopes: Owners,
     jobs: BTreeMap<BroadcastId, Arc<Job>>,
     /// The jobs that are not over: an index of `jobs`.
     running: BTreeSet<BroadcastId>,
@@ -117,10 +125,6 @@ impl State {
         self.tasks.get_mut(&id).filter(|task| task.done.is_none())
     }
 
-    fn attempt_of(&mut self, job: BroadcastId, attempt: u32) -> Option<&mut Job> {
-        self.jobs.get_mut(&job).map(Arc::make_mut).filter(|job| job.attempt == attempt)
-    }
-
     fn accept(&mut self, accepted: Arc<Accepted>, at_ms: u64) {
         let id = accepted.id();
         if id.0 <= self.last_id {
@@ -129,7 +133,10 @@ impl State {
         }
         self.last_id = id.0;
         if let Some(scope) = &accepted.scope {
-            self.scopes.insert(scope.clone(), id);
+            if let Some(before) = self.owner(scope) {
+                self.scopes.remove(scope, before);
+            }
+            self.scopes.insert(scope, id);
             self.window.enter(&scope.principal);
         }
         if let JobLink::Ends { job, attempt, commit } = accepted.job
@@ -154,16 +161,24 @@ impl State {
     }
 
     fn ack(&mut self, id: BroadcastId, positions: &[AckPosition], at_ms: u64) {
-        let Some(task) = self.tasks.get_mut(&id) else {
-            self.ignored += 1;
-            return;
-        };
-        for position in positions {
-            let at = usize::try_from(position.vchannel).unwrap_or(usize::MAX);
-            match task.acks.get_mut(at) {
-                Some(ack @ None) => (*ack, task.moved_at_ms) = (Some(*position), at_ms),
-                _ => self.ignored += 1,
+        if let Some(task) = self.tasks.get_mut(&id) {
+            self.ignored += task.take_acks(positions, at_ms);
+        } else if let Some(mut task) = self.tombstones.task(id) {
+            self.ignored += task.take_acks(positions, at_ms);
+            if let Some(before) = self.tombstones.remove(id) {
+                self.discount(task_bytes(&before));
             }
+            self.bury(task);
+        } else {
+            self.ignored += 1;
+        }
+    }
+
+    /// Puts a task that is done where the others are.
+    fn bury(&mut self, task: TaskState) {
+        self.count(task_bytes(&task));
+        if let Err(task) = self.tombstones.insert(task) {
+            self.tasks.insert(task.accepted.id(), task);
         }
     }
 
@@ -176,13 +191,12 @@ impl State {
         task.done = Some((done.outcome.clone(), at_ms));
         task.parked = None;
         task.accepted = Arc::new(tombstone_of(&whole));
-        let after = task_bytes(task);
         self.discount(before);
         self.starting -= usize::from(whole.job == JobLink::Starts);
-        if whole.scope.is_none() {
-            self.tasks.remove(&done.id);
-        } else {
-            self.count(after);
+        if let Some(task) = self.tasks.remove(&done.id)
+            && whole.scope.is_some()
+        {
+            self.bury(task);
         }
         match whole.job {
             JobLink::Starts if done.outcome == Outcome::Done => {
@@ -217,7 +231,7 @@ impl State {
     fn forget(&mut self, dropped: Dropped) {
         let id = dropped.id;
         if dropped.cause == DropCause::Retired {
-            if !self.is_running(id) && !self.tasks.contains_key(&id) {
+            if !self.is_running(id) && !self.holds_task(id) {
                 self.unlist(id);
                 if let Some(job) = self.jobs.remove(&id) {
                     self.discount(job_bytes(&job));
@@ -225,112 +239,118 @@ impl State {
             }
             return;
         }
-        if self.tasks.get(&id).is_none_or(|task| task.done.is_none()) {
+        let done = self.tasks.get(&id).is_some_and(|task| task.done.is_some());
+        let task = if done { self.tasks.remove(&id) } else { self.tombstones.remove(id) };
+        let Some((task, (_, done_at_ms))) = task.and_then(|task| {
+            let done = task.done.clone()?;
+            Some((task, done))
+        }) else {
             self.ignored += 1;
             return;
-        }
-        let Some(task) = self.tasks.remove(&id) else { return };
+        };
         self.discount(task_bytes(&task));
         let Some(scope) = &task.accepted.scope else { return };
-        self.window.leave(id, &scope.principal, dropped.cause, task.expires_at_ms());
+        let class = (task.accepted.lifetime_ms, task.accepted.firm);
+        self.window.leave(id, &scope.principal, dropped.cause, done_at_ms, class);
         self.seen.insert(scope);
         #[cfg(planted)]
-        if crate::planted::is_active(crate::planted::Bug::ScopeWithoutOwner) {
-            self.scopes.remove(scope);
+        if crate::planted::is_active(crate::planted::Bug::ScopeWithoutOwner)
+            && let Some(other) = self.owner(scope)
+        {
+            self.scopes.remove(scope, other);
         }
         // A newer acceptance may own the scope: then it stays.
-        if self.scopes.get(scope) == Some(&id) {
-            self.scopes.remove(scope);
-        }
-    }
-
-    fn attempt(&mut self, attempt: Attempt) {
-        self.unlist(attempt.job);
-        let before = self.jobs.get(&attempt.job).map_or(0, |job| job.attempt);
-        self.change_job(attempt.job, before, |job| {
-            job.attempt = attempt.attempt;
-            (job.plan, job.state, job.end, job.over) = (None, None, None, None);
-        });
-        self.list(attempt.job);
-        self.index(attempt.job);
-    }
-
-    /// Takes a job into the indexes of jobs, when it changed.
-    fn list(&mut self, id: BroadcastId) {
-        match self.jobs.get(&id).map(|job| job.over) {
-            Some(None) => drop(self.running.insert(id)),
-            Some(Some((_, at_ms))) => drop(self.over.insert((at_ms, id))),
-            None => {}
-        }
-    }
-
-    /// Takes a job out of the indexes of jobs, before it changes.
-    fn unlist(&mut self, id: BroadcastId) {
-        match self.jobs.get(&id).map(|job| job.over) {
-            Some(None) => drop(self.running.remove(&id)),
-            Some(Some((_, at_ms))) => drop(self.over.remove(&(at_ms, id))),
-            None => {}
-        }
+        self.scopes.remove(scope, id);
     }
 
     /// Brings the window up to date about a task whose end, or whose job's end, changed.
     fn index(&mut self, id: BroadcastId) {
         let running = self.is_running(id);
-        let Some(task) = self.tasks.get(&id) else { return };
-        let Some(scope) = &task.accepted.scope else { return };
-        match (&task.done, task.expires_at_ms()) {
-            (Some((_, done_at_ms)), Some(expires_at_ms)) if !running => self.window.settle(
-                id,
-                &scope.principal,
-                (*done_at_ms, expires_at_ms),
-                task.accepted.firm,
-            ),
-            _ => self.window.unsettle(id, &scope.principal),
+        let whole = self.tasks.get(&id).and_then(|task| {
+            let (accepted, (_, done_at_ms)) = (&task.accepted, task.done.as_ref()?);
+            let principal = accepted.scope.as_ref()?.principal.as_str();
+            Some((principal, *done_at_ms, (accepted.lifetime_ms, accepted.firm)))
+        });
+        let Some((principal, done_at_ms, class)) = whole.or_else(|| self.tombstones.ending(id))
+        else {
+            return;
+        };
+        if running {
+            self.window.unsettle(id, principal, done_at_ms, class);
+        } else {
+            self.window.settle(id, principal, done_at_ms, class);
         }
     }
 
     /// Starts the time of every tombstone again.
     #[cfg(planted)]
     pub(crate) fn reset_tombstones(&mut self) {
-        for task in self.tasks.values_mut() {
+        let again_at_ms = self.newest_ms.saturating_add(1);
+        for id in self.tombstones.ids().collect::<Vec<_>>() {
+            let Some(mut task) = self.tombstones.remove(id) else { continue };
+            self.discount(task_bytes(&task));
             if let Some((_, at_ms)) = &mut task.done {
-                *at_ms = self.newest_ms.saturating_add(1);
+                *at_ms = again_at_ms;
             }
+            self.bury(task);
         }
+    }
+
+    /// Says whether there is a task of an identity, live or tombstone.
+    #[must_use]
+    pub fn holds_task(&self, id: BroadcastId) -> bool {
+        self.tasks.contains_key(&id) || self.tombstones.holds(id)
     }
 
     /// Returns the task of an identity, live or tombstone.
     #[must_use]
-    pub fn task(&self, id: BroadcastId) -> Option<&TaskState> {
-        self.tasks.get(&id)
+    pub fn task(&self, id: BroadcastId) -> Option<Cow<'_, TaskState>> {
+        let live = self.tasks.get(&id).map(Cow::Borrowed);
+        live.or_else(|| self.tombstones.task(id).map(Cow::Owned))
+    }
+
+    /// What a tombstone answers a retry of this fingerprint with; `None` also where a whole task has to
+    /// say it.
+    pub(crate) fn answer(&self, id: BroadcastId, print: &Fingerprint) -> Option<Answer> {
+        self.tombstones.answer(id, print)
     }
 
     /// Returns all tasks, live and tombstones, by identity.
-    pub fn tasks(&self) -> impl Iterator<Item = (BroadcastId, &TaskState)> {
-        self.tasks.iter().map(|(id, task)| (*id, task))
+    pub fn tasks(&self) -> impl Iterator<Item = (BroadcastId, Cow<'_, TaskState>)> {
+        let mut next = Some(BroadcastId(0));
+        std::iter::from_fn(move || {
+            let id = self.task_from(next?)?;
+            next = id.0.checked_add(1).map(BroadcastId);
+            Some((id, self.task(id)?))
+        })
+    }
+
+    /// Returns the tasks that are not done, by identity.
+    pub fn open_tasks(&self) -> impl Iterator<Item = (BroadcastId, &TaskState)> {
+        let open = self.tasks.iter().filter(|(_, task)| task.done.is_none());
+        open.map(|(id, task)| (*id, task))
+    }
+
+    /// The first task from an identity on.
+    fn task_from(&self, id: BroadcastId) -> Option<BroadcastId> {
+        let live = self.tasks.range(id..).next().map(|(id, _)| *id);
+        let done = self.tombstones.first_from(id);
+        live.into_iter().chain(done).min()
     }
 
     /// Returns how many tasks there are, with those that are done and kept.
     #[must_use]
     pub fn task_count(&self) -> usize {
-        self.tasks.len()
+        self.tasks.len() + self.tombstones.count()
     }
 
     /// Returns the identity that owns a scope.
     #[must_use]
     pub fn owner(&self, scope: &Scope) -> Option<BroadcastId> {
-        self.scopes.get(scope).copied()
-    }
-
-    /// Returns the job of an identity.
-    #[must_use]
-    pub fn job(&self, id: BroadcastId) -> Option<&Arc<Job>> {
-        self.jobs.get(&id)
-    }
-
-    /// Returns all jobs that are known, by identity.
-    pub fn jobs(&self) -> impl Iterator<Item = (BroadcastId, &Arc<Job>)> {
-        self.jobs.iter().map(|(id, job)| (*id, job))
+        self.scopes.find(scope, |id| match self.tasks.get(&id) {
+            Some(task) => task.accepted.scope.as_ref() == Some(scope),
+            None => self.tombstones.is_of(id, scope),
+        })
     }
 
     /// Returns the collection of a name.
@@ -414,34 +434,18 @@ impl State {
         self.collections.keys().next_back().map_or(1, |last| last.saturating_add(1))
     }
 
-    /// Says whether a job of this identity is not over.
-    #[must_use]
-    pub fn is_running(&self, id: BroadcastId) -> bool {
-        self.running.contains(&id)
-    }
-
-    /// Returns the jobs that are not over, and the broadcasts that will start one.
-    #[must_use]
-    pub fn live_job_count(&self) -> usize {
-        self.starting + self.running.len()
-    }
-
-    /// Returns the jobs that are not over, by identity.
-    pub fn running_jobs(&self) -> impl Iterator<Item = (BroadcastId, &Arc<Job>)> {
-        self.running.iter().filter_map(|id| Some((*id, self.jobs.get(id)?)))
-    }
-
-    /// Returns the jobs that were over at `at_ms` or before, oldest end first.
-    pub(crate) fn over_until(&self, at_ms: u64) -> impl Iterator<Item = BroadcastId> {
-        self.over.range(..=(at_ms, BroadcastId(u64::MAX))).map(|(_, id)| *id)
-    }
-
     /// Says whether at `now_ms` the window of a key is over and its work is terminal, so that the
     /// key may be used anew.
     #[must_use]
     pub fn is_over(&self, id: BroadcastId, now_ms: u64) -> bool {
-        let expires = self.tasks.get(&id).and_then(TaskState::expires_at_ms);
-        expires.is_some_and(|at| now_ms >= at) && !self.is_running(id)
+        let expires_at_ms = match self.tasks.get(&id) {
+            Some(task) => task.expires_at_ms(),
+            None => {
+                let ending = self.tombstones.ending(id);
+                ending.map(|(_, done_at_ms, class)| done_at_ms.saturating_add(class.0))
+            }
+        };
+        expires_at_ms.is_some_and(|at_ms| now_ms >= at_ms) && !self.is_running(id)
     }
 }
 

@@ -6,13 +6,12 @@ use std::sync::PoisonError;
 
 use oncelog_format::control::{Body, DropCause, Dropped};
 
-use super::core::{Core, Inner, Settled};
-use super::room;
+use super::core::Inner;
 use crate::clock::Clock;
-use crate::error::Result;
+use crate::error::{ErrorKind, Result};
 
-/// Most records of one batch: the lock is not held for long.
-const BATCH_COUNT_MAX: usize = 1_024;
+/// Most records of one batch: the lock is held for less than a millisecond.
+const BATCH_COUNT_MAX: usize = 128;
 
 impl Inner {
     /// Sweeps every `check_interval` until the broadcaster stops.
@@ -28,32 +27,27 @@ impl Inner {
                 core = waited.unwrap_or_else(PoisonError::into_inner).0;
                 continue;
             }
-            match self.sweep(&mut core) {
-                // There may be more: others go first.
-                Ok(BATCH_COUNT_MAX..) => {
-                    drop(core);
-                    core = self.lock();
-                }
-                Err(e) if room::is_lack(&e) => {
-                    drop(core);
-                    let made = self.make_room_of(&e);
-                    core = self.lock();
-                    if let Err(e) = made {
-                        tracing::warn!(error = %e, "expired keys are not swept");
-                        due = now.saturating_add(core.policy.check_interval);
-                    }
-                }
-                Ok(_) => due = now.saturating_add(core.policy.check_interval),
-                Err(e) => {
-                    tracing::warn!(error = %e, "expired keys are not swept");
-                    due = now.saturating_add(core.policy.check_interval);
-                }
+            let check_interval = core.policy.check_interval;
+            drop(core);
+            let swept = self.with_room(|| self.sweep());
+            if let Err(e) = &swept
+                && e.kind() != ErrorKind::Closed
+            {
+                tracing::warn!(error = %e, "expired keys are not swept");
             }
+            // Behind a full batch there may be more.
+            if !swept.is_ok_and(|count| count >= BATCH_COUNT_MAX) {
+                due = now.saturating_add(check_interval);
+            }
+            core = self.lock();
         }
     }
 
-    /// Drops what is over, at most one batch; returns how many.
-    pub(crate) fn sweep(&self, core: &mut Core) -> Result<usize> {
+    /// Drops what is over, at most one batch, and waits until that is durable, so that others go
+    /// between two of them; returns how many.
+    pub(crate) fn sweep(&self) -> Result<usize> {
+        let mut core = self.lock();
+        core.usable()?;
         let now_ms = self.time().wall_ms().max(core.state.newest_ms());
         let over = core.state.window().over(now_ms, BATCH_COUNT_MAX);
         let mut batch: Vec<Body> =
@@ -61,12 +55,14 @@ impl Inner {
         let retention_ms = core.policy.record().task_retention_ms;
         let over = now_ms.checked_sub(retention_ms).map(|until_ms| core.state.over_until(until_ms));
         // A live key pins its job.
-        let retired = over.into_iter().flatten().filter(|id| core.state.task(*id).is_none());
+        let retired = over.into_iter().flatten().filter(|id| !core.state.holds_task(*id));
         let room = BATCH_COUNT_MAX.saturating_sub(batch.len());
         batch.extend(retired.take(room).map(|id| dropped(id, DropCause::Retired)));
         let count = batch.len();
         if count > 0 {
-            self.hand_over_and_settle(core, batch, |_| Settled::Nothing)?;
+            let (pending, _) = self.hand_over(&mut core, batch)?;
+            drop(core);
+            self.settle(pending)?;
         }
         Ok(count)
     }

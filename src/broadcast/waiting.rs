@@ -11,7 +11,6 @@ use std::time::Duration;
 use oncelog_format::message::BroadcastId;
 
 use super::core::{Cell, Core, Deadline, Guard, Inner};
-use super::locks::{Claim, Holder};
 use super::refusal;
 use super::request::Answer;
 use crate::error::{Error, Result};
@@ -61,51 +60,14 @@ impl Watch {
         if let Some((reason, since_ms)) = &run.parked {
             return Some(refusal::parked(self.id, reason, *since_ms));
         }
-        let full = run.full.as_ref().filter(|_| run.tries > self.tries)?;
+        let full = self.full(core)?;
         Some(refusal::no_space(self.id, full))
     }
-}
 
-/// What keeps a request from its resources.
-#[derive(Debug)]
-pub(crate) struct Blocker {
-    claim: Claim,
-    /// Who holds them, and what is known of its state.
-    who: String,
-    /// It waits for an operator.
-    pub(crate) is_parked: bool,
-}
-
-impl Blocker {
-    /// Who stops a request that waits for resources.
-    pub(crate) fn of(core: &Core, waiter: Holder) -> Option<Self> {
-        let (holder, claim) = core.locks.blocker(waiter)?;
-        let task = match holder {
-            Holder::Admission(_) => None,
-            Holder::Task(id) => Some(id),
-            // A job that ends gives its resources up with its ending.
-            Holder::Job(job) => core.state.job(job).and_then(|job| job.end).map(|(_, by)| by),
-        };
-        let run = task.and_then(|id| core.runs.get(&id));
-        let parked = run.and_then(|run| run.parked.as_ref());
-        let state = match (parked, run) {
-            (Some((reason, since_ms)), _) => format!("parked since {since_ms} ms ({reason})"),
-            (None, Some(run)) if run.full.is_some() => "without space".to_owned(),
-            (None, Some(run)) if run.retries > 0 => format!("tried {} times", run.retries),
-            (None, _) => "running".to_owned(),
-        };
-        let who = match holder {
-            Holder::Admission(_) => "a request that is being admitted".to_owned(),
-            Holder::Task(id) => format!("broadcast {id}, {state}"),
-            Holder::Job(id) if task.is_some() => format!("job {id}, ending, {state}"),
-            Holder::Job(id) => format!("job {id}, running"),
-        };
-        Some(Self { claim: claim.clone(), who, is_parked: parked.is_some() })
-    }
-
-    pub(crate) fn told(blocker: Option<Self>, now_ms: u64) -> Error {
-        let blocker = blocker.as_ref();
-        refusal::lock_timeout(blocker.map(|by| (&by.claim, by.who.clone())), now_ms)
+    /// What refused a try for space that began behind this.
+    pub(crate) fn full(self, core: &Core) -> Option<&Arc<Error>> {
+        let run = core.runs.get(&self.id)?;
+        run.full.as_ref().filter(|_| run.tries > self.tries)
     }
 }
 
@@ -156,7 +118,7 @@ impl Inner {
             {
                 return Err(refusal::window_full(0, 0, None));
             }
-            if core.failed.is_some() || core.closing {
+            if core.failed.is_some() || core.closing || !self.steps(id) {
                 return Err(left);
             }
             let (next, told) = self.wait(core, &cell.turned, deadline);

@@ -3,41 +3,69 @@
 //! An index beside the tasks, kept by the state alone and a function of the records like it. It
 //! holds no key: it counts them, and orders the tombstones whose work is terminal by expiry.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use oncelog_format::control::DropCause;
 use oncelog_format::message::BroadcastId;
 
+use super::order::{At, Order};
 use super::policy::{Policy, WhenFull};
+
+/// What keys have in common that become free in the order in which they were done: how long they are
+/// kept, in milliseconds, and whether that was promised.
+pub(crate) type Class = (u64, bool);
 
 /// The keys of one principal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Share {
     count: usize,
-    /// Done, work terminal: by the instant of expiry.
-    settled: BTreeSet<(u64, BroadcastId)>,
-    /// Of those, the ones without a promise: by the instant of Done.
-    evictable: BTreeSet<(u64, BroadcastId)>,
-    /// When and until when each settled one lives, to find it in the sets.
-    times: BTreeMap<BroadcastId, (u64, u64)>,
+    /// Done, work terminal: by the instant of Done.
+    settled: BTreeMap<Class, Order>,
 }
 
 impl Share {
     /// How many are over, counted up to `enough`.
     fn over_count(&self, now_ms: u64, enough: usize) -> usize {
-        self.settled.range(..=(now_ms, BroadcastId(u64::MAX))).take(enough).count()
+        let mut count = 0;
+        for (class, order) in &self.settled {
+            if let Some(until_ms) = done_until(class.0, now_ms) {
+                count += order.count_until(until_ms, enough - count);
+            }
+            if count == enough {
+                break;
+            }
+        }
+        count
+    }
+
+    /// By class, the instant of Done and the identity of the first key that is not over.
+    fn first_live(&self, now_ms: u64) -> impl Iterator<Item = (Class, At)> {
+        self.settled.iter().filter_map(move |(class, order)| {
+            let first = match done_until(class.0, now_ms) {
+                Some(until_ms) => order.first_behind(until_ms),
+                None => order.until(u64::MAX).next(),
+            };
+            Some((*class, first?))
+        })
     }
 
     /// The oldest key without a promise that is not over anyway.
-    fn victim(&self, now_ms: u64) -> Option<(u64, BroadcastId)> {
-        let over = |id: &BroadcastId| self.times.get(id).is_none_or(|(_, until)| *until <= now_ms);
-        self.evictable.iter().find(|(_, id)| !over(id)).copied()
+    fn victim(&self, now_ms: u64) -> Option<At> {
+        self.first_live(now_ms).filter(|((_, firm), _)| !firm).map(|(_, at)| at).min()
     }
 
     fn next_free_ms(&self, now_ms: u64) -> Option<u64> {
-        let later = (now_ms, BroadcastId(u64::MAX));
-        self.settled.range(later..).next().map(|(at, _)| at.saturating_sub(now_ms))
+        let until = |((lifetime_ms, _), (done_at_ms, _)): (Class, At)| {
+            done_at_ms.saturating_add(lifetime_ms).saturating_sub(now_ms)
+        };
+        self.first_live(now_ms).map(until).min()
     }
+}
+
+/// The last instant of Done of keys that are over; `None` when there is none yet.
+fn done_until(lifetime_ms: u64, now_ms: u64) -> Option<u64> {
+    // At the end of time all are over, whatever their lifetime: it saturates.
+    if now_ms == u64::MAX { Some(u64::MAX) } else { now_ms.checked_sub(lifetime_ms) }
 }
 
 /// The window, as the records have it.
@@ -91,18 +119,20 @@ impl Window {
         }
     }
 
+    /// Forgets a key that was settled so.
     pub(super) fn leave(
         &mut self,
         id: BroadcastId,
         principal: &str,
         cause: DropCause,
-        expires_at_ms: Option<u64>,
+        done_at_ms: u64,
+        class: Class,
     ) {
-        self.unsettle(id, principal);
+        self.unsettle(id, principal, done_at_ms, class);
         match cause {
             DropCause::Evicted => {
                 self.evicted += 1;
-                let until_ms = expires_at_ms.unwrap_or_default();
+                let until_ms = done_at_ms.saturating_add(class.0);
                 self.evicted_until_ms = self.evicted_until_ms.max(until_ms);
             }
             _ => self.expired += 1,
@@ -120,24 +150,30 @@ impl Window {
         &mut self,
         id: BroadcastId,
         principal: &str,
-        (done_at_ms, expires_at_ms): (u64, u64),
-        firm: bool,
+        done_at_ms: u64,
+        (lifetime_ms, firm): Class,
     ) {
         let Some(share) = self.shares.get_mut(principal) else { return };
-        share.times.insert(id, (done_at_ms, expires_at_ms));
-        share.settled.insert((expires_at_ms, id));
         #[cfg(planted)]
         let firm = firm && !crate::planted::is_active(crate::planted::Bug::EvictPromised);
-        if !firm {
-            share.evictable.insert((done_at_ms, id));
-        }
+        share.settled.entry((lifetime_ms, firm)).or_default().insert((done_at_ms, id));
     }
 
-    pub(super) fn unsettle(&mut self, id: BroadcastId, principal: &str) {
+    pub(super) fn unsettle(
+        &mut self,
+        id: BroadcastId,
+        principal: &str,
+        done_at_ms: u64,
+        (lifetime_ms, firm): Class,
+    ) {
         let Some(share) = self.shares.get_mut(principal) else { return };
-        if let Some((done_at_ms, expires_at_ms)) = share.times.remove(&id) {
-            share.settled.remove(&(expires_at_ms, id));
-            share.evictable.remove(&(done_at_ms, id));
+        #[cfg(planted)]
+        let firm = firm && !crate::planted::is_active(crate::planted::Bug::EvictPromised);
+        if let Some(order) = share.settled.get_mut(&(lifetime_ms, firm)) {
+            order.remove((done_at_ms, id));
+            if order.is_empty() {
+                share.settled.remove(&(lifetime_ms, firm));
+            }
         }
     }
 
@@ -193,9 +229,12 @@ impl Window {
 
     /// Returns up to `max` keys whose window is over at `now_ms`, oldest first.
     pub(super) fn over(&self, now_ms: u64, max: usize) -> Vec<BroadcastId> {
-        let to = (now_ms, BroadcastId(u64::MAX));
-        let over = self.shares.values().flat_map(|share| share.settled.range(..=to));
-        over.take(max).map(|(_, id)| *id).collect()
+        let classes = self.shares.values().flat_map(|share| &share.settled);
+        let over = classes.filter_map(|(class, order)| Some((order, done_until(class.0, now_ms)?)));
+        let mut over: Vec<At> =
+            over.flat_map(|(order, until_ms)| order.until(until_ms).take(max)).collect();
+        over.sort_unstable();
+        over.into_iter().take(max).map(|(_, id)| id).collect()
     }
 
     /// Says whether one more key of a principal fits.
@@ -281,6 +320,12 @@ mod tests {
         firm: bool,
     }
 
+    fn unsettle(window: &mut Window, id: BroadcastId, key: &Key) {
+        if let Some((done, until)) = key.times {
+            window.unsettle(id, key.principal, done, (until - done, key.firm));
+        }
+    }
+
     #[test]
     fn the_index_says_what_counting_every_key_says() {
         let mut state = 42_u64;
@@ -303,19 +348,20 @@ mod tests {
                 (2, Some(id)) => {
                     let key = keys.get_mut(&id).unwrap();
                     let times = (now_ms, now_ms + roll(50));
-                    window.unsettle(id, key.principal);
-                    window.settle(id, key.principal, times, key.firm);
+                    unsettle(&mut window, id, key);
+                    window.settle(id, key.principal, times.0, (times.1 - times.0, key.firm));
                     key.times = Some(times);
                 }
                 (3, Some(id)) => {
                     let key = keys.get_mut(&id).unwrap();
-                    window.unsettle(id, key.principal);
+                    unsettle(&mut window, id, key);
                     key.times = None;
                 }
                 (4, Some(id)) => {
                     let key = keys.remove(&id).unwrap();
-                    let until = key.times.map(|(_, until)| until);
-                    window.leave(id, key.principal, DropCause::Expired, until);
+                    let (done, until) = key.times.unwrap_or_default();
+                    let class = (until - done, key.firm);
+                    window.leave(id, key.principal, DropCause::Expired, done, class);
                 }
                 _ => {}
             }

@@ -8,21 +8,17 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use oncelog_format::control::{
-    Ack, AckPosition, Body, Done, JobLink, Outcome as Ending, Resume, Skip,
-};
+use oncelog_format::control::{Ack, AckPosition, Body, JobLink, Outcome as Ending};
 use oncelog_format::message::{AckMode, BroadcastId};
 
 use super::core::{Copy, Core, Inner, Run, Settled};
-use super::ends::{SKIPPED, fitting};
 use super::holds::note_acks;
-use super::kind::{Role, Task, Verdict};
+use super::kind::{Task, Verdict};
 use super::locks::Holder;
 use super::request::{Answer, outcome};
-use super::state::TaskState;
-use super::{Jobs, TraceParent, refusal};
+use super::{TraceParent, refusal};
 use crate::channel::Position;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{ErrorKind, Result};
 
 /// First wait between two tries of a task.
 pub(super) const RETRY_MIN: Duration = Duration::from_millis(10);
@@ -31,13 +27,19 @@ pub(super) const RETRY_MIN: Duration = Duration::from_millis(10);
 const RETRY_MAX: Duration = Duration::from_secs(10);
 
 thread_local! {
-    /// The task whose callback this thread runs.
-    static CALLBACK: ThreadCell<Option<BroadcastId>> = const { ThreadCell::new(None) };
+    /// The task whose callback this thread runs, and its broadcaster, by its address: all of them
+    /// number their tasks from one.
+    static CALLBACK: ThreadCell<Option<(usize, BroadcastId)>> = const { ThreadCell::new(None) };
 }
 
-/// The task whose callback the calling thread runs.
-pub(crate) fn running_callback() -> Option<BroadcastId> {
-    CALLBACK.get()
+/// The task of a broadcaster whose callback the calling thread runs.
+pub(crate) fn running_callback(of: &Inner) -> Option<BroadcastId> {
+    let running = CALLBACK.get().filter(|(broadcaster, _)| *broadcaster == address(of));
+    running.map(|(_, id)| id)
+}
+
+fn address(inner: &Inner) -> usize {
+    std::ptr::from_ref(inner).addr()
 }
 
 /// What a worker does with a task after a step.
@@ -71,9 +73,8 @@ impl Inner {
                 continue;
             }
             core.due.remove(&(at, id));
-            let Some(run) = core.runs.get_mut(&id).filter(|run| run.is_workable()) else {
-                continue;
-            };
+            let run = core.runs.get_mut(&id).filter(|run| run.is_workable());
+            let Some(run) = run.filter(|_| self.steps(id)) else { continue };
             if run.busy {
                 run.again = true;
                 continue;
@@ -93,11 +94,12 @@ impl Inner {
         let Some(run) = core.runs.get_mut(&id) else { return };
         run.busy = false;
         let again = std::mem::take(&mut run.again);
-        let next = self.note_try(run, stepped);
+        let next = Self::note_try(run, stepped);
+        let is_full = run.full.is_some();
         let (next, after) = match next {
             Next::Leave => (Next::Leave, None),
             Next::Stall => {
-                let left = run.patience(task, true, age);
+                let left = run.patience(task.as_deref(), true, age);
                 if left.is_zero() {
                     (Next::Park("no ack of every consumer in time".to_owned()), None)
                 } else {
@@ -105,7 +107,7 @@ impl Inner {
                 }
             }
             Next::Retry(reason) => {
-                let left = run.patience(task, false, age);
+                let left = run.patience(task.as_deref(), false, age);
                 let wait = RETRY_MIN.saturating_mul(1 << run.retries.min(10)).min(RETRY_MAX);
                 // Whoever asked meanwhile waits for a try that begins behind it.
                 let wait = if again { Duration::ZERO } else { wait };
@@ -119,6 +121,9 @@ impl Inner {
             }
             Next::Park(reason) => (Next::Park(reason), None),
         };
+        if is_full {
+            self.tell_halted(core);
+        }
         if let Next::Park(reason) = next {
             match self.park(core, id, &reason) {
                 Ok(()) => {
@@ -139,7 +144,7 @@ impl Inner {
     }
 
     /// Notes how a try ended, and tells who waits when there was no space for it.
-    fn note_try(&self, run: &mut Run, stepped: Result<Next>) -> Next {
+    fn note_try(run: &mut Run, stepped: Result<Next>) -> Next {
         run.tries += 1;
         run.full = None;
         stepped.unwrap_or_else(|e| {
@@ -147,7 +152,6 @@ impl Inner {
             if e.kind() == ErrorKind::StoreFull {
                 run.full = Some(Arc::new(e));
                 run.cell.turned.notify_all();
-                self.turned.notify_all();
             }
             Next::Retry(reason)
         })
@@ -174,7 +178,7 @@ impl Inner {
         let task = {
             let core = self.lock();
             let Some(run) = core.runs.get(&id) else { return Ok(Next::Leave) };
-            if !core.state.task(id).is_some_and(TaskState::is_acked) {
+            if !core.state.task(id).is_some_and(|task| task.is_acked()) {
                 return Ok(Next::Stall);
             }
             run.as_task()
@@ -189,7 +193,7 @@ impl Inner {
             let parent_id = parent.as_ref().map(TraceParent::parent_id);
             let span = tracing::info_span!("callback", broadcast = id.0, trace_id, parent_id);
             let _entered = span.entered();
-            CALLBACK.set(Some(id));
+            CALLBACK.set(Some((address(self), id)));
             let called = catch_unwind(AssertUnwindSafe(|| kind.apply(&task)));
             CALLBACK.set(None);
             called
@@ -254,7 +258,6 @@ impl Inner {
     /// Acts on what is durable; returns a job that was made by it.
     pub(crate) fn settled(&self, core: &mut Core, settled: Settled) -> Option<BroadcastId> {
         match settled {
-            Settled::Nothing => {}
             Settled::Admitted(id) => {
                 if let Some(run) = core.runs.get_mut(&id) {
                     run.admitted = true;
@@ -271,9 +274,7 @@ impl Inner {
                     run.cell.turned.notify_all();
                 }
                 self.let_go_of_acked(core, id);
-                // Who waits for its job or for its resources is told that it is parked.
-                self.turned.notify_all();
-                core.lock_waiters.values().for_each(|waiter| waiter.notify_all());
+                self.tell_halted(core);
             }
             Settled::Ended(id, ending, done_at_ms) => {
                 return self.ended(core, id, ending, done_at_ms);
@@ -283,7 +284,7 @@ impl Inner {
     }
 
     /// Done is durable: locks fall, waiters are handed the result.
-    fn ended(
+    pub(super) fn ended(
         &self,
         core: &mut Core,
         id: BroadcastId,
@@ -302,6 +303,7 @@ impl Inner {
         {
             self.release(core, Holder::Job(job));
             core.plan_pins.remove(&job);
+            core.stopped.remove(&job);
             self.turned.notify_all();
         }
         let answer = run.answer(ending, done_at_ms);
@@ -310,82 +312,6 @@ impl Inner {
         }
         run.cell.turned.notify_all();
         made.then_some(id)
-    }
-
-    /// Tells the type of a job that the job is there to be driven.
-    pub(crate) fn tell_driver(self: &Arc<Self>, job: BroadcastId) {
-        let name = {
-            let core = self.lock();
-            let Some(job) = core.state.job(job) else { return };
-            job.accepted.message_type.clone()
-        };
-        let Some(kind) = self.types.get(&name).filter(|kind| kind.role() == Role::StartsJob) else {
-            return;
-        };
-        let jobs = Jobs::of(Arc::clone(self));
-        if catch_unwind(AssertUnwindSafe(|| kind.job_ready(job, &jobs))).is_err() {
-            tracing::error!(job = job.0, "a driver panicked when it was told of its job");
-        }
-    }
-
-    /// Takes up a parked task again.
-    pub(crate) fn resume(&self, id: BroadcastId, reason: &str) -> Result<()> {
-        let mut core = self.lock();
-        check_parked(&core, id)?;
-        let body = Body::Resume(Resume { id, reason: fitting(reason).to_owned() });
-        let (pending, _) = self.hand_over(&mut core, vec![body])?;
-        if let Some(run) = core.runs.get_mut(&id) {
-            run.ending = true;
-        }
-        drop(core);
-        self.settle(pending)?;
-        let mut core = self.lock();
-        if let Some(run) = core.runs.get_mut(&id) {
-            run.ending = false;
-            run.parked = None;
-            (run.stalled, run.retries) = (None, 0);
-        }
-        self.schedule(&mut core, id, Duration::ZERO);
-        Ok(())
-    }
-
-    /// Gives up a parked task whose copies stand.
-    pub(crate) fn skip(&self, id: BroadcastId, reason: &str) -> Result<()> {
-        let unresolved = {
-            let core = self.lock();
-            check_parked(&core, id)?;
-            Self::in_state(&core, id, Copy::Unresolved)
-        };
-        for (pchannel, _) in unresolved {
-            self.resolve(&pchannel)?;
-        }
-        let mut core = self.lock();
-        check_parked(&core, id)?;
-        let whole = core.runs.get(&id).is_some_and(Run::is_whole);
-        #[cfg(planted)]
-        let whole = whole || crate::planted::is_active(crate::planted::Bug::SkipWithoutCopies);
-        if !whole {
-            let message = format!("broadcast {id} has not a copy on every vchannel: resume it");
-            return Err(Error::new(ErrorKind::InvalidInput, message));
-        }
-        let ended = |reason: &str| Ending::Failed(format!("{SKIPPED}{reason}"));
-        let positions = unacked(&core, id);
-        let batch = |reason: &str| {
-            let acks = (!positions.is_empty())
-                .then(|| Body::Ack(Ack { id, positions: positions.clone() }));
-            let skip = Skip { id, reason: reason.to_owned() };
-            let done = Done { id, outcome: ended(reason) };
-            acks.into_iter().chain([Body::Skip(skip), Body::Done(done)]).collect()
-        };
-        let (pending, at_ms, reason) = self.hand_over_reason(&mut core, reason, batch)?;
-        if let Some(run) = core.runs.get_mut(&id) {
-            run.ending = true;
-        }
-        drop(core);
-        self.settle(pending)?;
-        let mut core = self.lock();
-        self.ended(&mut core, id, ended(&reason), at_ms);
-        Ok(())
     }
 
     /// A consumer of a vchannel has its copy.
@@ -405,8 +331,8 @@ impl Inner {
         let positions: Vec<_> =
             unacked(&core, id).into_iter().filter(|ack| ack.vchannel == known).collect();
         if positions.is_empty() {
-            let acks = core.state.task(id).map(|task| &task.acks);
-            let known = acks.zip(at).and_then(|(acks, at)| acks.get(at)).copied().flatten();
+            let task = core.state.task(id);
+            let known = task.zip(at).and_then(|(task, at)| *task.acks.get(at)?);
             drop(core);
             // Acknowledged before; else whoever saw the copy was faster than this process, which
             // does not know yet where it stands.
@@ -432,7 +358,7 @@ impl Run {
         self.admitted && self.parked.is_none() && !self.ending
     }
 
-    fn is_whole(&self) -> bool {
+    pub(super) fn is_whole(&self) -> bool {
         self.copies.iter().all(|copy| matches!(copy, Copy::At(_)))
     }
 
@@ -472,7 +398,7 @@ impl Run {
 }
 
 /// The copies of a task that stand without an Ack.
-fn unacked(core: &Core, id: BroadcastId) -> Vec<AckPosition> {
+pub(super) fn unacked(core: &Core, id: BroadcastId) -> Vec<AckPosition> {
     let (Some(run), Some(task)) = (core.runs.get(&id), core.state.task(id)) else {
         return Vec::new();
     };
@@ -485,10 +411,4 @@ fn unacked(core: &Core, id: BroadcastId) -> Vec<AckPosition> {
         _ => None,
     };
     copies.filter_map(position).collect()
-}
-
-fn check_parked(core: &Core, id: BroadcastId) -> Result<()> {
-    core.usable()?;
-    let parked = core.runs.get(&id).is_some_and(|run| run.parked.is_some() && !run.ending);
-    if parked { Ok(()) } else { Err(refusal::invalid(format!("broadcast {id} is not parked"))) }
 }

@@ -319,15 +319,18 @@ impl Imports {
             return;
         }
         entry.stopped = None;
-        let (imports, jobs) = (self.clone(), jobs.clone());
+        jobs.going(job);
+        let (imports, own) = (self.clone(), jobs.clone());
         let thread = thread::Builder::new()
             .name(format!("import-{job}"))
-            .spawn(move || imports.run_driver(job, &jobs));
+            .spawn(move || imports.run_driver(job, &own));
         match thread {
             Ok(thread) => entry.thread = Some(thread),
             Err(e) => {
                 let what = "a thread for an import cannot be started";
-                entry.stopped = Some(Error::new(ErrorKind::Io, what).with_source(e));
+                let error = Error::new(ErrorKind::Io, what).with_source(e);
+                jobs.stopped(job, error.clone());
+                entry.stopped = Some(error);
             }
         }
     }
@@ -341,10 +344,10 @@ impl Imports {
             Ok(Ok(())) => {
                 running.jobs.remove(&job);
             }
-            Ok(Err(error)) => watch.stopped(&mut running, error),
+            Ok(Err(error)) => watch.stopped(&mut running, jobs, error),
             Err(_) => {
                 let error = Error::new(ErrorKind::Io, "the driver of an import panicked");
-                watch.stopped(&mut running, error);
+                watch.stopped(&mut running, jobs, error);
             }
         }
         drop(running);
@@ -421,8 +424,10 @@ impl Watch {
         self.imports.shared.slice_rows_max
     }
 
-    fn stopped(&self, running: &mut Running, error: Error) {
+    fn stopped(&self, running: &mut Running, jobs: &Jobs, error: Error) {
         if let Some(entry) = running.jobs.get_mut(&self.job) {
+            // Under the lock under which another driver begins: what is told last is so.
+            jobs.stopped(self.job, error.clone());
             entry.stopped = Some(error);
         }
     }
@@ -450,6 +455,8 @@ fn report(answer: &Answer, job: &Job) -> ImportReport {
 mod crash;
 #[cfg(test)]
 mod full;
+#[cfg(test)]
+mod halts;
 #[cfg(all(test, planted))]
 mod planted;
 #[cfg(test)]

@@ -181,6 +181,10 @@ pub(super) struct Faults {
     persists: u64,
     struck: u64,
     stopped: bool,
+    /// Calls that armed faults have met, changed or not.
+    spent: u64,
+    /// All calls in order, and which of them were changed.
+    trace: u64,
     /// The calls and their bytes, once somebody asks for them.
     noted: Option<Vec<(CallKind, usize)>>,
 }
@@ -219,6 +223,17 @@ impl Faults {
         self.struck
     }
 
+    /// Calls that armed faults have met, whether or not they were changed by it.
+    pub(super) const fn spent(&self) -> u64 {
+        self.spent
+    }
+
+    /// A number that two runs share only where they made the same calls and the same ones of them
+    /// were changed.
+    pub(super) const fn trace(&self) -> u64 {
+        self.trace
+    }
+
     pub(super) const fn is_stopped(&self) -> bool {
         self.stopped
     }
@@ -240,12 +255,16 @@ impl Faults {
                 armed.wait -= 1;
             } else if armed.times > 0 {
                 armed.times -= 1;
+                self.spent += 1;
                 let felt = Some(armed.fault).filter(|fault| fault.is_felt(kind, len));
                 found = found.or(felt);
             }
         }
         self.armed.retain(|armed| armed.times > 0);
         self.struck += u64::from(found.is_some());
+        let len = u64::try_from(len).unwrap_or(u64::MAX);
+        let call = len << 8 | (kind as u64) << 1 | u64::from(found.is_some());
+        self.trace = mix(self.trace.wrapping_add(mix(call)));
         found
     }
 }

@@ -183,7 +183,7 @@ impl IoFile for FsFile {
             return match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, len) {
                 Ok(()) => Ok(()),
                 Err(Errno::INTR) => continue,
-                Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => write_zeros(self, len),
+                Err(e) if cannot_reserve(e) => write_zeros(self, len),
                 Err(e) => Err(e.into()),
             };
         }
@@ -216,6 +216,11 @@ impl IoFile for FsFile {
     fn map(&self, len: u64) -> io::Result<Bytes> {
         map_file(&self.file, len)
     }
+}
+
+/// Whether a file system knows no reservation of blocks, rather than refusing this one.
+fn cannot_reserve(e: Errno) -> bool {
+    matches!(e, Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS)
 }
 
 /// Extends a file to `len` with written zeros.
@@ -351,6 +356,21 @@ mod tests {
             let mut buf = [0; 3];
             assert_eq!(file.read_full_at(&mut buf, offset).unwrap(), 3);
             assert_eq!(&buf, b"abc");
+        }
+    }
+
+    #[test]
+    fn only_a_file_system_that_cannot_reserve_has_zeros_written() {
+        for (errno, expected) in [
+            (Errno::OPNOTSUPP, true),
+            (Errno::NOSYS, true),
+            (Errno::INVAL, true),
+            (Errno::NOSPC, false),
+            (Errno::DQUOT, false),
+            (Errno::IO, false),
+            (Errno::ROFS, false),
+        ] {
+            assert_eq!(cannot_reserve(errno), expected, "{errno:?}");
         }
     }
 

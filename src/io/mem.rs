@@ -173,6 +173,19 @@ impl MemIo {
         self.lock().faults.struck()
     }
 
+    /// Calls that armed faults have met, whether or not they were changed by it.
+    #[must_use]
+    pub fn spent(&self) -> u64 {
+        self.lock().faults.spent()
+    }
+
+    /// A number that two runs of processes share only where they made the same calls, and faults
+    /// have changed the same ones of them.
+    #[must_use]
+    pub fn trace(&self) -> u64 {
+        self.lock().faults.trace()
+    }
+
     /// Ends the process: this and every later call fails, and its locks are free.
     pub fn kill(&self) {
         let mut shared = self.lock();

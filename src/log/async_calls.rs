@@ -74,9 +74,10 @@ impl Log {
         if sync { Pending::new(Arc::clone(&self.handle.shared), lsns).await } else { Ok(lsns) }
     }
 
-    /// Puts a batch into the log's buffer, as [`Log::enqueue`] does, and never blocks the thread that
-    /// polls. What it resolves to is a future of its own, which says when the batch is durable: an
-    /// append and the wait for its sync in two halves, for who has to know the LSNs at once.
+    /// Puts a batch into the log's buffer, as [`Log::enqueue`] does, and never blocks the thread
+    /// that polls. What it resolves to is a future of its own, which says when the batch is
+    /// durable: an append and the wait for its sync in two halves, for who has to know the LSNs at
+    /// once.
     ///
     /// # Errors
     ///
@@ -149,7 +150,7 @@ impl Log {
     ///
     /// # Cancellation
     ///
-    /// Dropped behind its first poll, the sync goes on.
+    /// Dropped after its first poll, the sync goes on.
     pub async fn sync_async(&self) -> Result<Option<Lsn>> {
         let shared = Arc::clone(&self.handle.shared);
         off_thread(&runtime()?, move || shared.sync()).await
@@ -169,7 +170,7 @@ impl Log {
     ///
     /// # Cancellation
     ///
-    /// Dropped behind its first poll, the close goes on.
+    /// Dropped after its first poll, the close goes on.
     pub async fn close_async(self) -> Result<()> {
         off_thread(&runtime()?, move || self.close()).await
     }

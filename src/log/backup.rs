@@ -1,9 +1,9 @@
 //! Copying a log while it is written.
 //!
 //! A backup holds the records from the oldest one to an end that is fixed before the first is read:
-//! same LSNs, times, kinds and batches, in frames of the same bytes at the same offsets. Every frame
-//! is verified on the way, and damage ends it. All else of a segment is written anew, so that
-//! nothing dead or degraded is carried over: header, slots, a footer behind the last frame. The copy
+//! same LSNs, times, kinds and batches, in frames of the same bytes at the same offsets. Every
+//! frame is verified on the way, and damage ends it. All else of a segment is written anew, so that
+//! nothing dead or degraded is carried over: header, slots, a footer after the last frame. The copy
 //! is a log of its own and has an identity of its own, for it and the original may go different
 //! ways from here on, and a segment of one is then no segment of the other.
 //!
@@ -80,11 +80,12 @@ impl Log {
     /// # Errors
     ///
     /// `InvalidInput` where the directory is neither absent nor empty; `Busy` where another process
-    /// was faster to take it; `StoreFull` and `Io` where the system refuses; `Corrupt` where a record is damaged;
-    /// `Closed`. What was made is removed then, as far as the system allows. What stays, and what a
-    /// crash leaves, is no log: opening it is `Corrupt`, or `InvalidInput` where no file was left.
-    /// Do not open a backup with [`CreateMode::IfMissing`](crate::CreateMode::IfMissing), which makes
-    /// a log where there is none.
+    /// was faster to take it; `StoreFull` and `Io` where the system refuses; `Corrupt` where a
+    /// record is damaged; `Closed`. What was made is removed then, as far as the system allows.
+    /// What stays, and what a crash leaves, is no log: opening it is `Corrupt`, or `InvalidInput`
+    /// where no file was left. Do not open a backup with
+    /// [`CreateMode::IfMissing`](crate::CreateMode::IfMissing), which makes a log where there is
+    /// none.
     ///
     /// # Durability
     ///
@@ -124,7 +125,7 @@ impl Log {
             let firsts = gate.segments.iter().skip(1).map(|next| next.header.first_lsn);
             let lasts = firsts.map(|first| first.saturating_sub(1)).chain([gate.durable.lsn]);
             let segments = gate.segments.iter().map(|segment| segment.header).zip(lasts);
-            // One may stand behind the end of a log that lost records.
+            // One may stand after the end of a log that lost records.
             let end = gate.durable.lsn.saturating_add(1);
             let cursors = gate.holds.cursors.iter();
             let cursors = cursors.map(|(name, at)| (name.clone(), at.lsn.min(end)));
@@ -146,8 +147,8 @@ impl LogView {
     ///
     /// # Errors
     ///
-    /// As [`Log::backup`]; `Trimmed` when a writer was faster: look again. `InvalidInput` for a look
-    /// at no log, or at one segment of it.
+    /// As [`Log::backup`]; `Trimmed` when a writer was faster: look again. `InvalidInput` for a
+    /// look at no log, or at one segment of it.
     ///
     /// # Durability
     ///
@@ -282,8 +283,8 @@ impl<'a> Target<'a> {
         Ok(report)
     }
 
-    /// The cursors stand where they stood. Of damaged ones the copy has a damaged file, too: what is
-    /// still needed is as unknown there.
+    /// The cursors stand where they stood. Of damaged ones the copy has a damaged file, too: what
+    /// is still needed is as unknown there.
     fn cursors(&mut self, cursors: Option<&[(String, u64)]>, uuid: Uuid) -> Result<()> {
         let mut bytes = vec![0; CURSORS_LEN];
         match cursors {
@@ -433,7 +434,7 @@ impl Copy {
         Ok(tally)
     }
 
-    /// Offset behind everything that was put.
+    /// Offset after everything that was put.
     fn end(&self) -> u64 {
         self.at.saturating_add(u64::try_from(self.bytes.len()).unwrap_or(u64::MAX))
     }

@@ -36,7 +36,7 @@ pub(super) struct Places {
 struct Run {
     first: u64,
     offsets: Vec<u64>,
-    /// Offset behind the last of them.
+    /// Offset after the last of them.
     end: u64,
 }
 
@@ -110,8 +110,8 @@ impl SegmentReader {
         Ok(())
     }
 
-    /// Where records are of one size the offset follows from the landmarks around; a frame header of
-    /// that LSN, valid in its place, proves it.
+    /// Where records are of one size the offset follows from the landmarks around; a frame header
+    /// of that LSN, valid in its place, proves it.
     fn guess(&mut self, lsn: u64) -> Option<u64> {
         let (below, above) = self.places.around(lsn);
         let ((first, begin), (next, end)) = (below?, above?);
@@ -147,7 +147,7 @@ impl SegmentReader {
     }
 
     fn walk(&mut self, from: Landmark, to: u64) -> Result<()> {
-        // What is read for the walk ends where the frames behind are known already.
+        // What is read for the walk ends where the frames after are known already.
         let known = self.places.run.find(to.saturating_add(1)).map(|(begin, _)| begin);
         let mut run = std::mem::take(&mut self.places.run);
         let mut landmarks = Vec::new();

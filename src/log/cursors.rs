@@ -94,13 +94,15 @@ impl Cursor {
     ///
     /// # Errors
     ///
-    /// As [`Cursor::advance`]: after any but `OutcomeUnknown` the cursor still holds its records for
-    /// this log, but the next open may find it gone, unless [`Log::cursor`] is asked for it again.
+    /// As [`Cursor::advance`]: after any but `OutcomeUnknown` the cursor still holds its records
+    /// for this log, and may be removed by the same handle; but the next open may find it gone,
+    /// unless [`Log::cursor`] is asked for it again.
     ///
     /// # Durability
     ///
-    /// When this returns `Ok`, the cursor is gone after a power loss. It takes one sync.
-    pub fn remove(self) -> Result<()> {
+    /// When this returns `Ok`, the cursor is gone after a power loss, and each of its handles
+    /// answers `InvalidInput` from here on. It takes one sync.
+    pub fn remove(&self) -> Result<()> {
         self.shared.remove_cursor(&self.name)
     }
 }
@@ -120,7 +122,7 @@ impl Log {
     /// # Durability
     ///
     /// When this returns `Ok`, the cursor is there after a power loss. Making one takes two syncs,
-    /// making the first one of a log two more; the first call behind an open takes one.
+    /// making the first one of a log two more; the first call after an open takes one.
     pub fn cursor(&self, name: &str) -> Result<Cursor> {
         let shared = Arc::clone(&self.handle.shared);
         shared.make_cursor(name)?;
@@ -136,7 +138,7 @@ impl Log {
     ///
     /// # Durability
     ///
-    /// When this returns a cursor, that is there after a power loss. The first call behind an open
+    /// When this returns a cursor, that is there after a power loss. The first call after an open
     /// takes one sync, where there are cursors.
     pub fn find_cursor(&self, name: &str) -> Result<Option<Cursor>> {
         let shared = Arc::clone(&self.handle.shared);
@@ -402,7 +404,7 @@ impl Shared {
         Ok(file)
     }
 
-    /// File and gate behind an I/O on the cursors; a failed sync poisons the log, as any other
+    /// File and gate after an I/O on the cursors; a failed sync poisons the log, as any other
     /// does, and the file is given up before those are woken who have to learn of it: a waker is
     /// the code of its owner, which may close the log or use a cursor.
     fn settle_cursors<'a, T>(

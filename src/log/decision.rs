@@ -98,8 +98,8 @@ pub struct Head {
     pub ours: bool,
 }
 
-/// The begin of one segment: rows @D, @E, @G, and @I where the name alone says which segment it was.
-/// `Ok` when none of them decides; true in it when a slot's copy is the header, row @F.
+/// The begin of one segment: rows @D, @E, @G, and @I where the name alone says which segment it
+/// was. `Ok` when none of them decides; true in it when a slot's copy is the header, row @F.
 ///
 /// # Errors
 ///
@@ -156,7 +156,7 @@ pub enum FooterFound {
     Agrees,
     /// It is valid and contradicts the segment.
     Contradicts,
-    /// It is invalid or absent, and a magic of one stands behind the last kept frame.
+    /// It is invalid or absent, and a magic of one stands after the last kept frame.
     Damaged,
     /// It is invalid or absent, and nothing of one stands there.
     Absent,
@@ -203,7 +203,7 @@ pub struct End {
     pub open_batch: bool,
     /// A valid footer whose last LSN and end are those of the kept frames.
     pub footer: bool,
-    /// A byte that is not zero stands behind the last kept frame.
+    /// A byte that is not zero stands after the last kept frame.
     pub used: bool,
     /// `LOCK` holds a UUID.
     pub identified: bool,

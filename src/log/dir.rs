@@ -3,17 +3,21 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use oncelog_format::lock::{LOCK_CONTENT_LEN, LOCK_LEN};
 use oncelog_format::{Owner, Uuid, encode_lock};
 
 use super::facts::{LOCK_NAME, Listing};
 use super::options::CreateMode;
+use super::writer::now;
 use crate::error::{Error, ErrorKind, Result, is_full};
 use crate::io::{EntryKind, Io, IoFile, OpenHow};
 
 /// How often a lock file may lose its name while it is being locked.
 const LOCK_TRIES: usize = 16;
+/// Between two attempts of somebody who waits for a lock.
+const LOCK_PAUSE: Duration = Duration::from_millis(3);
 
 /// The exclusive lock of a directory; freed when dropped.
 #[derive(Debug)]
@@ -84,6 +88,10 @@ impl DirLock {
         if !locked {
             return Err(busy(path));
         }
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::LockNameless) {
+            return Ok(Some(Self { file, path: path.to_owned() }));
+        }
         let named = match io.open(path, OpenHow::Read) {
             Ok(named) => named,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -91,6 +99,8 @@ impl DirLock {
         };
         let same = file.id().and_then(|id| Ok(id == named.id()?));
         let same = same.map_err(|e| Error::io("cannot look at the lock file", path, e))?;
+        #[cfg(planted)]
+        let same = same || crate::planted::is_active(crate::planted::Bug::LockOfAnother);
         Ok(same.then(|| Self { file, path: path.to_owned() }))
     }
 
@@ -132,6 +142,25 @@ impl DirLock {
         }
         let written = written.and_then(|()| self.file.sync());
         written.map_err(|e| Error::io("cannot write the lock file", &self.path, e))
+    }
+}
+
+/// Tries until no other owner is in the way, or the time is over.
+///
+/// # Errors
+///
+/// Those of `attempt`; `Busy` only when the time is over.
+pub(crate) fn wait_free<T>(longest: Duration, attempt: impl Fn() -> Result<T>) -> Result<T> {
+    let begin = now();
+    loop {
+        let done = attempt();
+        let left = longest.saturating_sub(now().saturating_sub(begin));
+        if left.is_zero() || !done.as_ref().is_err_and(|e| e.kind() == ErrorKind::Busy) {
+            return done;
+        }
+        // A `flock` that is waited for cannot be given up again at the end of a time. Who is woken
+        // early asks early.
+        std::thread::park_timeout(LOCK_PAUSE.min(left));
     }
 }
 

@@ -181,7 +181,7 @@ impl SegmentFacts {
     }
 
     /// What the begin of the segment says; `uuid` is that of the log where one is known, and
-    /// `trimmed` what the name and the segments behind it say.
+    /// `trimmed` what the name and the segments after it say.
     pub(crate) fn head(&self, uuid: Option<Uuid>, trimmed: bool) -> Head {
         let header = match self.header {
             _ if self.is_unsupported() => HeaderFound::Unsupported,
@@ -208,8 +208,9 @@ impl SegmentFacts {
     }
 
     /// Whether somebody moved the file to where its name says that it was trimmed, which no crash
-    /// does: it has held records, of another log or of a segment above `last`, the greatest number of
-    /// the log. Of every file with a header, where the log's UUID is not known for sure (`None`).
+    /// does: it has held records, of another log or of a segment above `last`, the greatest number
+    /// of the log. Of every file with a header, where the log's UUID is not known for sure
+    /// (`None`).
     pub(crate) fn is_moved_here(&self, uuid: Option<Uuid>, last: u64) -> bool {
         let Ok(header) = self.header else { return false };
         let has_held = |slot: &Slot| slot.counter > 1 || slot.durable_lsn >= header.first_lsn;
@@ -249,8 +250,8 @@ impl SegmentFacts {
     }
 }
 
-/// The oldest LSN that the segments of a log state at this moment. Files that go meanwhile, and what
-/// cannot be read, say nothing.
+/// The oldest LSN that the segments of a log state at this moment. Files that go meanwhile, and
+/// what cannot be read, say nothing.
 pub(crate) fn oldest_stated(io: &dyn Io, dir: &Path, uuid: Option<Uuid>) -> u64 {
     let names = Listing::read(io, dir).unwrap_or_default().segments;
     let read = |name: &String| SegmentFacts::read(io, &dir.join(name)).ok();
@@ -298,7 +299,7 @@ fn slot_in(head: &[u8], index: u32) -> SlotFacts {
     }
 }
 
-/// Bytes from the start of a segment to behind the header of its first frame.
+/// Bytes from the start of a segment to after the header of its first frame.
 const HEAD_LEN: usize = 12_288 + FrameHeader::LEN;
 /// Bytes at the end of a file that tell whether a footer may end there.
 const END_LEN: usize = 16;

@@ -6,7 +6,7 @@
 //! sync: one that writes much between two syncs would only share the disk with the zeros. For that
 //! one it syncs ahead, so that the roll has little left to sync.
 //!
-//! A window of the tail is claimed under the gate, behind every frame that was encoded. Frames
+//! A window of the tail is claimed under the gate, after every frame that was encoded. Frames
 //! enter it only once its fill was written and synced; a writer that comes earlier waits for this
 //! one window, and the rest of the segment is left to the writer, which extends the file by itself.
 //! What a writer has passed is never filled.
@@ -337,7 +337,8 @@ impl Gate {
     }
 }
 
-/// Starts the thread; the caller settles. Without one, rolls make their spares, and nothing is filled.
+/// Starts the thread; the caller settles. Without one, rolls make their spares, and nothing is
+/// filled.
 pub(crate) fn start(shared: &Arc<Shared>, gate: &mut Gate) {
     gate.fill.thread = Thread::Working;
     let filler = Arc::clone(shared);

@@ -95,7 +95,7 @@ impl Finding {
 pub enum Severity {
     /// Nothing is wrong.
     Info,
-    /// Bytes behind the last kept record that no sync promised.
+    /// Bytes after the last kept record that no sync promised.
     Torn,
     /// A cache or a copy is damaged; no record is.
     Degraded,
@@ -147,7 +147,7 @@ pub enum FindingKind {
     RecordMissing,
     /// A batch of which a part is missing, at the end of the log: cut whole.
     BatchCut,
-    /// Bytes behind the last kept record.
+    /// Bytes after the last kept record.
     TornTail,
     /// The last segment is sealed and has no successor yet.
     TailSealed,
@@ -171,7 +171,7 @@ pub enum FindingKind {
     CursorsDamaged,
     /// A copy of a cursor is neither zeros nor valid, and the other one is.
     CursorIgnored,
-    /// A cursor stands behind the end of the log: what it had seen is gone.
+    /// A cursor stands after the end of the log: what it had seen is gone.
     CursorAhead,
     /// What a live writer had not finished while it was looked at.
     InFlight,

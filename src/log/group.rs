@@ -3,7 +3,7 @@
 //! Whoever waits and finds the tail free leads: it writes the whole queue with one write, syncs
 //! once, and wakes those whose bytes it had taken. A waiter is covered only by a sync that began
 //! after its bytes were written. A failure poisons the log under the same lock that admits
-//! appends, so that nobody is told of a success behind it.
+//! appends, so that nobody is told of a success after it.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -59,7 +59,7 @@ impl Shared {
     }
 
     /// Writes what waits, with one write, and with `sync` syncs it. The tail must be in the gate.
-    /// Writes nothing behind a failure or a close, which may have come while the caller gathered.
+    /// Writes nothing after a failure or a close, which may have come while the caller gathered.
     pub(crate) fn lead<'a>(&'a self, mut gate: Guard<'a>, sync: bool) -> Guard<'a> {
         if gate.poison.is_some() || gate.stop {
             return gate;
@@ -135,8 +135,9 @@ impl Shared {
     /// Wakes everybody who may go on, tasks too, and tells what there is to tell, without the lock,
     /// and locks again.
     ///
-    /// A waker, as a subscriber of events, is code of its owner, who may append and close in it: the
-    /// tail is in the gate, no roll is under way, and the caller holds no other lock of the log.
+    /// A waker, as a subscriber of events, is code of its owner, who may append and close in it:
+    /// the tail is in the gate, no roll is under way, and the caller holds no other lock of the
+    /// log.
     pub(crate) fn settle<'a>(&'a self, mut gate: Guard<'a>) -> Guard<'a> {
         self.turn(&mut gate);
         let behind = (gate.durable.lsn.saturating_add(1), 0);

@@ -131,8 +131,8 @@ impl Log {
     /// slices of the map. Each record's CRC is verified before it is handed out; but should the
     /// system drop a page after that and then fail to read it again, because a sector went bad or a
     /// network file system went away, touching the payload ends the process with `SIGBUS`, and so
-    /// does the first reading of a page that cannot be read. Who would rather have `Io` than that, or
-    /// keeps the log on a network file system, opens it with
+    /// does the first reading of a page that cannot be read. Who would rather have `Io` than that,
+    /// or keeps the log on a network file system, opens it with
     /// [`Options::map_sealed(false)`](crate::Options::map_sealed).
     ///
     /// # Errors
@@ -154,8 +154,9 @@ impl Log {
     }
 
     /// As [`Log::reader`], and on through what is written and not yet durable:
-    /// [`Record::durable`](crate::Record::durable) says what is. A power loss may take those records, and a later open of
-    /// the log then gives their LSNs to others. What is in the log's buffer is not read.
+    /// [`Record::durable`](crate::Record::durable) says what is. A power loss may take those
+    /// records, and a later open of the log then gives their LSNs to others. What is in the log's
+    /// buffer is not read.
     ///
     /// # Errors
     ///
@@ -178,8 +179,8 @@ impl Log {
     }
 
     /// The LSN of the first durable record of a time or later, in milliseconds since 1970-01-01
-    /// UTC; the one behind the durable LSN where all are older. Times never decrease in a log, so
-    /// that every record behind it is of that time or later, too. Reads a small part of one
+    /// UTC; the one after the durable LSN where all are older. Times never decrease in a log, so
+    /// that every record after it is of that time or later, too. Reads a small part of one
     /// segment.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! Which process may map the segments of a directory, and which may cut them.
 //!
 //! A payload may be a slice of a map and outlive its log, while the next writer, of this process or
-//! of another one, removes the segment: reading behind the end of a mapped file is fatal. So a log
+//! of another one, removes the segment: reading beyond the end of a mapped file is fatal. So a log
 //! holds a `flock` of its directory, by one description, for as long as any of its maps or a slice
 //! of one lives: the shared one, or the exclusive one while it cuts files itself, which nobody gets
 //! beside the maps of another log. Without the one nothing is mapped, and without the other nothing

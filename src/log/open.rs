@@ -1,25 +1,24 @@
 //! Opening by a writer (SPEC section 10): lock, recover, make good what needs it.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use oncelog_format::limits::{FRAMES_OFFSET, SEGMENT_BYTES_MAX};
 use oncelog_format::segment::MINOR;
-use oncelog_format::{FrameHeader, Owner, Place, SegmentHeader, Slot, Uuid};
+use oncelog_format::{Owner, SegmentHeader, Uuid};
 
 use super::dir::{self, DirLock, NameSync};
 use super::fill::{Filling, Plan};
 use super::options::{CreateMode, Options};
 use super::pins::Holds;
+use super::prove::{Proven, prove, tail_of};
 use super::remove::{Leftover, Removal};
 use super::report::{RecoveryReport, TornEnd};
 use super::reserve::{Kept, RESERVE_NAME};
 use super::retention::Retaining;
 use super::roll::{Source, next_size};
-use super::scan::{Tally, Window};
+use super::scan::Tally;
 use super::spare::Spare;
 use super::stats::LogStats;
 use super::survey::{self, Segment, Survey, TailState};
@@ -27,11 +26,8 @@ use super::tail::{Mark, Tail};
 use super::wait::Callers;
 use super::writer::{Gate, SegmentRef, Shared, now};
 use crate::error::{Error, ErrorKind, Result};
-use crate::io::{Io, IoFile, OpenHow};
+use crate::io::Io;
 use crate::lsn::{Lsn, SegmentId};
-
-/// Bytes that are written again at a time.
-const COPY_LEN: usize = 1 << 20;
 
 /// Opens or makes a log; the directory is locked when this returns.
 pub(crate) fn open(path: &Path, options: &Options) -> Result<(Shared, RecoveryReport)> {
@@ -39,15 +35,16 @@ pub(crate) fn open(path: &Path, options: &Options) -> Result<(Shared, RecoveryRe
     let begin = now();
     let (path, io) = (&*dir::absolute(path)?, &*options.io);
     dir::prepare(io, path, options.create)?;
-    let lock = match DirLock::find(io, path)? {
-        Some(lock) => lock,
-        // A directory that is refused gets no lock file: judged without the lock, and again with it.
+    let lock = dir::wait_free(options.lock_wait, || match DirLock::find(io, path)? {
+        Some(lock) => Ok(lock),
+        // A directory that is refused gets no lock file: judged without the lock, and again with
+        // it.
         None => match judge(path, options) {
-            Ok(_) => DirLock::take(io, path)?,
+            Ok(_) => DirLock::take(io, path),
             // Another process may have made the log that this looked at.
-            Err(e) => DirLock::find(io, path)?.ok_or(e)?,
+            Err(e) => DirLock::find(io, path)?.ok_or(e),
         },
-    };
+    })?;
     let survey = judge(path, options)?;
     lock.complete(io, path)?;
     remove_spares(io, path, &survey, options.reserve);
@@ -146,7 +143,7 @@ fn resume(
     lock: DirLock,
     survey: Survey,
 ) -> Result<(Shared, RecoveryReport)> {
-    let (file, survey) = prove(path, options, survey)?;
+    let Proven { file, survey, is_trim_refused } = prove(path, options, survey)?;
     let (segment, judged) = tail_of(path, &survey)?;
     let slot = segment.facts.newest_slot();
     let tail = Tail {
@@ -161,7 +158,7 @@ fn resume(
         found: slot,
         slot_dirty: false,
         stated: None,
-        refused: false,
+        refused: is_trim_refused,
         told: Vec::new(),
     };
     let end = Mark { lsn: segment.last, offset: segment.end };
@@ -216,52 +213,6 @@ fn resume(
 fn is_closed_to_frames(segment: &Segment, judged: &survey::Tail) -> bool {
     let version = (segment.header.minor, segment.header.compat);
     judged.state != TailState::Clean || version != (MINOR, 0)
-}
-
-/// The tail, opened, with no record in it that is not durable, and no trim.
-///
-/// What a failed sync left in the cache says nothing of the disk, and it is not enough to write it
-/// again: ext4 takes a block that it failed to write for written as long as it is cached, and after
-/// a later write and sync, both of which return well, the disk still says that it is not. So it is
-/// dropped first. The description is older than that, so that its sync tells of what is not dropped.
-fn prove(path: &Path, options: &Options, survey: Survey) -> Result<(Arc<dyn IoFile>, Survey)> {
-    let (segment, judged) = tail_of(path, &survey)?;
-    let tail = segment.facts.path.clone();
-    let file = options.io.open(&tail, OpenHow::ReadWrite);
-    let file = file.map_err(|e| Error::io("cannot open the segment", &tail, e))?;
-    let evict = |from| {
-        #[cfg(planted)]
-        if crate::planted::is_active(crate::planted::Bug::CacheKept) {
-            return Ok(());
-        }
-        let dropped = file.evict(from..u64::MAX);
-        dropped.map_err(|e| Error::io("cannot drop the segment from the cache", &tail, e))
-    };
-    if survey.last <= survey.proven && !segment.facts.is_trim_unproven() {
-        // Zeros that a failed sync left look as any.
-        if judged.state == TailState::Clean {
-            evict(segment.end)?;
-        }
-        return Ok((file, survey));
-    }
-    evict(0)?;
-    let survey = survey.look_at_tail_again(&*options.io, options.check)?;
-    if let Some(damage) = survey.damage() {
-        return Err(damage.to_error());
-    }
-    let (segment, judged) = tail_of(path, &survey)?;
-    if survey.last > survey.proven {
-        rewrite(&*file, segment, &judged.entries, survey.proven)?;
-    }
-    if segment.facts.is_trim_unproven() {
-        state_again(&*file, segment)?;
-    }
-    Ok((file, survey))
-}
-
-fn tail_of<'a>(path: &Path, survey: &'a Survey) -> Result<(&'a Segment, &'a survey::Tail)> {
-    let none = || Error::new(ErrorKind::Corrupt, "the log has no tail").at_path(path);
-    survey.last_segment().ok_or_else(none)
 }
 
 impl SegmentRef {
@@ -341,83 +292,15 @@ fn report(survey: &Survey) -> RecoveryReport {
     }
 }
 
-/// Writes the frames above `proven` again, same bytes, same place, and syncs.
-///
-/// After a failed sync the kernel takes pages for clean that never reached the disk: a sync alone
-/// would prove nothing.
-fn rewrite(
-    file: &dyn IoFile,
-    segment: &Segment,
-    entries: &[oncelog_format::FooterEntry],
-    proven: u64,
-) -> Result<()> {
-    let path = &segment.facts.path;
-    let again = || -> io::Result<()> {
-        let from = offset_behind(file, segment, entries, proven)?;
-        #[cfg(planted)]
-        if crate::planted::is_active(crate::planted::Bug::ReopenOnlySyncs) {
-            return file.sync();
-        }
-        let whole = usize::try_from(segment.end.saturating_sub(from)).unwrap_or(usize::MAX);
-        let mut bytes = vec![0; COPY_LEN.min(whole)];
-        let mut offset = from;
-        while offset < segment.end {
-            let left = usize::try_from(segment.end.saturating_sub(offset)).unwrap_or(usize::MAX);
-            let len = bytes.len().min(left);
-            let chunk = bytes.get_mut(..len).unwrap_or_default();
-            if file.read_full_at(chunk, offset)? < len {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            file.write_whole_at(chunk, offset)?;
-            offset = offset.saturating_add(u64::try_from(len).unwrap_or(u64::MAX));
-        }
-        file.sync()
-    };
-    again().map_err(|e| Error::io("cannot write unproven records again", path, e))
-}
-
-/// Writes the newest slot again, same bytes, same place, and syncs: who is told of an oldest LSN
-/// may rely on it.
-fn state_again(file: &dyn IoFile, segment: &Segment) -> Result<()> {
-    let Some(slot) = segment.facts.newest_slot() else { return Ok(()) };
-    let offset = Slot::offset_of(slot.index());
-    let again = file.write_all_at(&slot.encode(), offset).and_then(|()| file.sync());
-    again.map_err(|e| {
-        let path = &segment.facts.path;
-        Error::io("cannot write an unproven trim again", path, e).at_offset(offset)
-    })
-}
-
-/// Offset of the frame behind that of `lsn`; the frames were found valid before.
-fn offset_behind(
-    file: &dyn IoFile,
-    segment: &Segment,
-    entries: &[oncelog_format::FooterEntry],
-    lsn: u64,
-) -> io::Result<u64> {
-    let entry = entries.iter().take_while(|entry| entry.lsn <= lsn).last();
-    let (mut offset, mut next) =
-        entry.map_or((FRAMES_OFFSET, segment.header.first_lsn), |entry| (entry.offset, entry.lsn));
-    let mut window = Window::new(file)?;
-    while next <= lsn && offset < segment.end {
-        let place = Place { salt: segment.header.salt, offset };
-        let room = segment.end.saturating_sub(offset);
-        let bytes = window.at(offset, FrameHeader::LEN)?;
-        let header = FrameHeader::decode(bytes, place, room)
-            .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e.to_string()))?;
-        offset = offset.saturating_add(header.frame_len());
-        next = next.saturating_add(1);
-    }
-    Ok(offset)
-}
-
 impl Shared {
     /// Lets go of what a trim left, once the tail states the trim: what [`prove`] has made durable
-    /// of it, or a slot that is written here, where other segments alone state it. A bare tail takes
-    /// no slot, so leftovers wait for its roll.
+    /// of it, or a slot that is written here, where other segments alone state it. A bare tail
+    /// takes no slot, so leftovers wait for its roll; they wait too where a slot was refused just
+    /// before.
     fn release_leftovers(&self) -> Result<()> {
         let mut gate = self.gate();
-        let Some(tail) = gate.tail.as_ref().filter(|tail| !tail.bare) else { return Ok(()) };
+        let may_state = |tail: &&Tail| !tail.bare && !tail.refused;
+        let Some(tail) = gate.tail.as_ref().filter(may_state) else { return Ok(()) };
         if !gate.removal.has_waiting() {
             return Ok(());
         }

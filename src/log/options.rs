@@ -1,6 +1,7 @@
 //! How a log is opened, and what is appended to it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use oncelog_format::{frame, frame_len, limits};
 
@@ -29,6 +30,7 @@ pub struct Options {
     pub(crate) batch_bytes_max: u64,
     pub(crate) buffer_bytes_max: u64,
     pub(crate) create: CreateMode,
+    pub(crate) lock_wait: Duration,
     pub(crate) check: Check,
     pub(crate) fill: Fill,
     pub(crate) wait_policy: WaitPolicy,
@@ -55,6 +57,7 @@ impl Options {
             batch_bytes_max: BATCH_BYTES_MAX,
             buffer_bytes_max: BUFFER_BYTES_MAX,
             create: CreateMode::Never,
+            lock_wait: Duration::ZERO,
             check: Check::Tail,
             fill: Fill::Auto,
             wait_policy: WaitPolicy::Park,
@@ -70,7 +73,8 @@ impl Options {
     }
 
     /// Largest size of a segment in bytes, 64 KiB to 1 GiB inclusive. Segments start at 1 MiB, or
-    /// at this where it is less, and double; only a batch that fits no other way makes a larger one.
+    /// at this where it is less, and double; only a batch that fits no other way makes a larger
+    /// one.
     #[must_use]
     pub fn segment_bytes_max(mut self, bytes: u64) -> Self {
         self.segment_bytes_max = bytes;
@@ -93,8 +97,8 @@ impl Options {
         self
     }
 
-    /// Bytes that may wait to be written, at least 1. Appenders wait while there are more; one batch
-    /// alone may be larger.
+    /// Bytes that may wait to be written, at least 1. Appenders wait while there are more; one
+    /// batch alone may be larger.
     #[must_use]
     pub fn buffer_bytes_max(mut self, bytes: u64) -> Self {
         self.buffer_bytes_max = bytes;
@@ -105,6 +109,34 @@ impl Options {
     #[must_use]
     pub fn create(mut self, create: CreateMode) -> Self {
         self.create = create;
+        self
+    }
+
+    /// Longest time that an open waits for another writer to let the directory go; without it, an
+    /// open that meets one answers `Busy` at once. It blocks its thread, asks a few hundred times a
+    /// second, and may be overtaken by others who ask. A process that was killed holds nothing.
+    ///
+    /// # Examples
+    ///
+    /// A process that takes the place of another one, which is still closing:
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use oncelog::{CreateMode, Log, Options};
+    ///
+    /// # fn main() -> oncelog::Result<()> {
+    /// # let home = tempfile::tempdir().expect("a directory");
+    /// # let dir = home.path().join("log");
+    /// let options =
+    /// Options::new().create(CreateMode::IfMissing).lock_wait(Duration::from_secs(30)); let (log,
+    /// _report) = Log::open(&dir, &options)?;
+    /// # log.close()
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn lock_wait(mut self, longest: Duration) -> Self {
+        self.lock_wait = longest;
         self
     }
 
@@ -261,7 +293,7 @@ pub enum Check {
 
 /// What is done ahead, in the background, to the segments that records will come to.
 ///
-/// On disk it makes no difference but zeros behind the last record, and one file of the next size
+/// On disk it makes no difference but zeros after the last record, and one file of the next size
 /// beside the segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
@@ -302,8 +334,9 @@ pub enum Durability {
     /// When its records survive a power loss.
     #[default]
     Synced,
-    /// When its records are in the log's buffer. Their write begins within 10 ms or 256 KiB, or when
-    /// the one under way returns, or with a flush; they are synced by a sync, at a roll and at close.
+    /// When its records are in the log's buffer. Their write begins within 10 ms or 256 KiB, or
+    /// when the one under way returns, or with a flush; they are synced by a sync, at a roll and at
+    /// close.
     Buffered,
 }
 

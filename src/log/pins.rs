@@ -28,7 +28,7 @@ pub struct Holder {
     pub kind: HolderKind,
     /// The name that its owner gave it; of a leftover, that of the file.
     pub name: String,
-    /// The oldest LSN that it holds; what stands behind is held with it.
+    /// The oldest LSN that it holds; what stands after is held with it.
     pub lsn: Lsn,
 }
 
@@ -280,7 +280,7 @@ impl Drop for Pin {
     }
 }
 
-/// Refuses a place behind which the log has not come yet.
+/// Refuses a place after which the log has not come yet.
 pub(super) fn check_below_end(gate: &Gate, lsn: u64) -> Result<()> {
     if lsn <= gate.next_lsn {
         return Ok(());
@@ -327,7 +327,7 @@ impl Log {
 
     /// Everything that keeps records, or the files of some, on the disk: the holder of the oldest
     /// one first. The policy is always among them. Cursors stand where their file says, which is
-    /// made durable at the first use of one, or the first trim, behind an open.
+    /// made durable at the first use of one, or the first trim, after an open.
     #[must_use]
     pub fn why_not_trimmed(&self) -> Vec<Holder> {
         let gate = self.handle.shared.gate();

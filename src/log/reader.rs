@@ -65,7 +65,7 @@ pub(crate) trait Source: fmt::Debug + Send + Sync {
     /// The oldest LSN that may be read, or the next one when there is none.
     fn oldest(&self) -> u64;
 
-    /// The last segment that begins behind a record older than a time, and the LSN of a record in
+    /// The last segment that begins after a record older than a time, and the LSN of a record in
     /// it that is, where an index in memory knows one. `None` when no segment does.
     ///
     /// # Errors
@@ -95,7 +95,7 @@ pub(crate) struct Located {
     pub(crate) oldest: u64,
     /// Last LSN that may be read from it.
     pub(crate) last: u64,
-    /// Offset behind its frame, or anything behind that where no byte changes any more.
+    /// Offset after its frame, or anything after that where no byte changes any more.
     pub(crate) end: u64,
     /// Last LSN known to be durable.
     pub(crate) durable: u64,
@@ -116,7 +116,7 @@ pub(crate) struct Located {
 /// Reads records in order, in either direction.
 ///
 /// A reader stands before the record of [`Reader::next_lsn`]: [`Reader::next`] hands it out and
-/// goes behind it, [`Reader::prev`] hands out the one before and goes before that.
+/// goes after it, [`Reader::prev`] hands out the one before and goes before that.
 ///
 /// # Examples
 ///
@@ -224,13 +224,13 @@ impl Reader {
         Ok(Some(record))
     }
 
-    /// The record before this position; `None` before the first record of the log. From behind the
+    /// The record before this position; `None` before the first record of the log. From after the
     /// end, the last record that there is.
     ///
     /// # Errors
     ///
     /// As [`Reader::next`]. Before the oldest record of a log that was trimmed this is `Trimmed`:
-    /// what was there is gone, which is no begin. In a damaged segment, records of a batch behind
+    /// what was there is gone, which is no begin. In a damaged segment, records of a batch after
     /// the damaged one may be handed out before this is `Corrupt`.
     pub fn prev(&mut self) -> Result<Option<Record>> {
         let Some(mut lsn) = self.next.checked_sub(1).filter(|&lsn| lsn > 0) else {

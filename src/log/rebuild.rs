@@ -1,11 +1,12 @@
 //! Rebuilding caches and copies of sealed segments that recovery found damaged (SPEC section 10).
 //!
 //! No record needs them, so nothing may wait for this: it is work for the thread that trims, a
-//! segment at a time, and a failure leaves the segment as it was for the next open. Frames are read, never written. A
-//! footer goes behind the last byte of the file, so that nothing that is there is overwritten but a
-//! damaged header and a damaged slot.
+//! segment at a time, and a failure leaves the segment as it was for the next open. Frames are
+//! read, never written. A footer goes after the last byte of the file, so that nothing that is
+//! there is overwritten but a damaged header and a damaged slot.
 //!
-//! The tail needs none of it: its next slots replace damaged ones, and it gets its footer at a roll.
+//! The tail needs none of it: its next slots replace damaged ones, and it gets its footer at a
+//! roll.
 
 use std::io;
 use std::path::PathBuf;
@@ -149,7 +150,7 @@ fn rebuild_footer(file: &Arc<dyn IoFile>, degraded: &Degraded) -> io::Result<()>
         offset: size.next_multiple_of(oncelog_format::limits::ALIGNMENT),
         last_lsn: frames.last,
         end: frames.end,
-        // The successor's name stands behind a sync of all of it.
+        // The successor's name stands after a sync of all of it.
         durable_lsn: frames.last,
         record_count: frames.tally.records(),
         payload_bytes: frames.tally.payload_bytes,

@@ -354,7 +354,7 @@ impl Survey {
         {
             self.proven = self.proven.max(footer.last_lsn);
         }
-        // @N: a trim is recorded behind a sync of everything below it.
+        // @N: a trim is recorded after a sync of everything below it.
         let trimmed = if whole { self.oldest.saturating_sub(1) } else { 0 };
         let wanted = self.proven.max(trimmed);
         let ending = decision::of_end(End {
@@ -370,7 +370,7 @@ impl Survey {
             unproven: frames.last > self.proven,
         });
         if ending.row == Row::N {
-            // What stands behind the damage was promised: it is no torn end.
+            // What stands after the damage was promised: it is no torn end.
             let mut lost = missing(segment, &frames, wanted);
             if frames.last >= wanted {
                 // Its first slot was synced before it was named, so no crash leaves it so.

@@ -6,7 +6,7 @@
 //! the sealing of a tail are the only places that shorten a file.
 //!
 //! A segment that a reader of this log is in, or whose map lives on in a payload, is unlinked
-//! whole: reading behind the end of a mapped file is fatal. So is every one while payloads of an
+//! whole: reading beyond the end of a mapped file is fatal. So is every one while payloads of an
 //! earlier log of the directory live, in whatever process ([`Maps`](super::maps::Maps)). Views of
 //! other processes never map; they find a short file and learn from the slots that it was trimmed.
 
@@ -132,7 +132,7 @@ impl Shared {
     /// system puts the file aside.
     pub(crate) fn remove_step(&self) -> bool {
         let mut gate = self.gate();
-        // Nothing is written behind a failure, here neither.
+        // Nothing is written after a failure, here neither.
         if gate.removal.stepping.is_some() || gate.poison.is_some() {
             return false;
         }

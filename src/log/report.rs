@@ -34,7 +34,7 @@ pub struct RecoveryReport {
     pub findings: Vec<Finding>,
 }
 
-/// Bytes behind the last kept record that no sync had promised. They stay where they are, and the
+/// Bytes after the last kept record that no sync had promised. They stay where they are, and the
 /// next append starts a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -1,5 +1,5 @@
-//! The reserve: a spare that was written, and is kept for what ends work, so that a disk that is full
-//! can be emptied (SPEC section 10).
+//! The reserve: a spare that was written, and is kept for what ends work, so that a disk that is
+//! full can be emptied (SPEC section 10).
 //!
 //! A log that keeps one knows two kinds of batches. New work is taken in only while the reserve is
 //! there, and holds what was promised to the work that was taken in before. What ends work, and a

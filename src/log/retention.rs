@@ -2,7 +2,7 @@
 //!
 //! Whole segments go, the oldest first, and the tail never does. A segment is dropped as soon as
 //! one of the limits is passed; a pin or a cursor that is within it, or before it, keeps it and all
-//! behind it. The limits are looked at after an open, after each roll, when there is no space for
+//! after it. The limits are looked at after an open, after each roll, when there is no space for
 //! one, and when a holder lets go; an age also while the log is idle.
 //!
 //! Age is measured from the time of a segment's last record to the log's own time, which is that of
@@ -48,8 +48,8 @@ impl Retention {
         Self { bytes_max: None, segment_count_max: None, age_ms_max: None }
     }
 
-    /// Drops the oldest segments while the log has more bytes: the sizes of its sealed segments, and
-    /// what is in use of the tail. Files that are being removed do not count.
+    /// Drops the oldest segments while the log has more bytes: the sizes of its sealed segments,
+    /// and what is in use of the tail. Files that are being removed do not count.
     #[must_use]
     pub const fn bytes_max(mut self, bytes: u64) -> Self {
         self.bytes_max = Some(bytes);
@@ -131,7 +131,7 @@ impl Default for Retaining {
 }
 
 impl Retaining {
-    /// For a log whose holders are named behind its open.
+    /// For a log whose holders are named after its open.
     pub(crate) fn resting() -> Self {
         Self { is_resting: true, keeps_newest: true, ..Self::default() }
     }
@@ -261,8 +261,8 @@ impl Shared {
 }
 
 impl Log {
-    /// Drops the segments that [`crate::Options::retention`] does not keep, as the log does by itself
-    /// after a roll; says how far it came, and who held it up.
+    /// Drops the segments that [`crate::Options::retention`] does not keep, as the log does by
+    /// itself after a roll; says how far it came, and who held it up.
     ///
     /// # Errors
     ///
@@ -276,7 +276,8 @@ impl Log {
         self.handle.shared.trim_by_retention()
     }
 
-    /// Keeps the segment of a record, whatever the limits say, where that of the newest one is kept.
+    /// Keeps the segment of a record, whatever the limits say, where that of the newest one is
+    /// kept.
     pub(crate) fn keep_from(&self, lsn: Option<Lsn>) {
         self.handle.shared.gate().retaining.kept_from = lsn.map_or(u64::MAX, Lsn::get);
     }

@@ -49,12 +49,13 @@ impl Source {
 /// Bytes that are to fit, and where the segment is taken from.
 type Wanted = (u64, Source);
 
-/// A spare, the directory in which it gets its name, and a salt; else what was ready before, and why.
+/// A spare, the directory in which it gets its name, and a salt; else what was ready before, and
+/// why.
 type Prepared<'a> = std::result::Result<(Spare, NameSync<'a>, u64), (Option<Spare>, Error)>;
 
 type Rolled<'a> = (Guard<'a>, Tail, std::result::Result<(), Fault>);
 
-/// The next size behind a segment of `before` bytes, doubled until `batch` bytes fit.
+/// The next size after a segment of `before` bytes, doubled until `batch` bytes fit.
 pub(crate) fn next_size(before: u64, batch: u64, max: u64) -> u64 {
     let mut size = SEGMENT_BYTES_FIRST.min(max);
     while size <= before && size < max {
@@ -187,7 +188,7 @@ impl Shared {
         self.with_tail(gate, tail, |tail| tail.write_slot_synced(durable, oldest))
     }
 
-    /// A spare of the next size behind a tail, in which a batch fits.
+    /// A spare of the next size after a tail, in which a batch fits.
     fn prepare_behind(
         &self,
         tail: &mut Tail,
@@ -271,7 +272,7 @@ impl Shared {
 }
 
 impl Gate {
-    /// The header of the segment behind the tail.
+    /// The header of the segment after the tail.
     fn next_header(&self, number: u64, salt: u64) -> SegmentHeader {
         SegmentHeader {
             number,
@@ -287,7 +288,7 @@ impl Gate {
 }
 
 impl Tail {
-    /// Gives back what a bare tail holds behind its slots; sealing it cuts the same. A failure is
+    /// Gives back what a bare tail holds after its slots; sealing it cuts the same. A failure is
     /// told then.
     fn cut_bare(&mut self) {
         if let Err(e) = self.file.set_len(FRAMES_OFFSET) {
@@ -295,7 +296,7 @@ impl Tail {
         }
     }
 
-    /// Footer behind the last byte in use, zeros behind it cut, sync. Into a bare tail nothing is
+    /// Footer after the last byte in use, zeros after it cut, sync. Into a bare tail nothing is
     /// written.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
-//! Records behind damage, in bounded memory.
+//! Records after damage, in bounded memory.
 //!
-//! Recovery and a reader stop at the first damage, as nobody can say whether what stands behind it
+//! Recovery and a reader stop at the first damage, as nobody can say whether what stands after it
 //! was to be seen without what is lost. Who looks at a damaged log wants to see it all the same:
 //! each record handed out here has a valid frame in its place, and that is all that is promised.
 
@@ -18,7 +18,7 @@ use crate::lsn::{Lsn, SegmentId};
 
 impl LogView {
     /// Hands every record from an LSN on whose frame is valid to `sink`, in the order of the LSNs,
-    /// and passes over damage. For what stands behind the error of a [`LogView::reader`].
+    /// and passes over damage. For what stands after the error of a [`LogView::reader`].
     ///
     /// A batch may lack records. Segments whose header is lost, and those of an unknown version,
     /// are left out.
@@ -90,7 +90,7 @@ impl LogView {
     }
 }
 
-/// The LSN behind the last record of the last segment: above what was proven, only whole batches
+/// The LSN after the last record of the last segment: above what was proven, only whole batches
 /// count, up to the first frame that is not valid.
 fn end_of_tail(file: &dyn IoFile, segment: &Segment, proven: u64) -> io::Result<u64> {
     let mut walk = Walk::new(file, &segment.header)?;

@@ -1,4 +1,4 @@
-//! Reads frames out of a file in order, and looks for headers in what stands behind them.
+//! Reads frames out of a file in order, and looks for headers in what stands after them.
 //!
 //! Both run through one [`Window`], so that memory is bounded by the largest record whose header
 //! holds, and a length is compared with the file before anything is allocated for it. Nothing here
@@ -17,6 +17,8 @@ use crate::io::IoFile;
 const WINDOW_LEN: usize = 1 << 20;
 /// Bytes that are looked at as one when they are zeros.
 const BLOCK_LEN: usize = 4096;
+/// The same on disk.
+const BLOCK_BYTES: u64 = 4096;
 static ZEROS: [u8; BLOCK_LEN + FrameHeader::LEN] = [0; BLOCK_LEN + FrameHeader::LEN];
 
 /// A view of a file that moves forward.
@@ -66,13 +68,13 @@ impl<'a> Window<'a> {
 pub(crate) struct Frames {
     /// Last LSN; `first_lsn - 1` when there is none.
     pub(crate) last: u64,
-    /// Offset behind its frame.
+    /// Offset after its frame.
     pub(crate) end: u64,
     /// Numbers for the footer.
     pub(crate) tally: Tally,
     /// Greatest durable LSN that one of the frames states.
     pub(crate) stated: u64,
-    /// Offset behind the last valid frame; above `end` when a batch was not finished.
+    /// Offset after the last valid frame; above `end` when a batch was not finished.
     pub(crate) valid_end: u64,
     /// Why the frame at `valid_end` is not one; `None` when the scan ended before it.
     pub(crate) invalid: Option<Invalid>,
@@ -152,7 +154,7 @@ impl Tally {
         self.records
     }
 
-    /// What counts when the frames behind `self` are cut again.
+    /// What counts when the frames after `self` are cut again.
     fn sums(&self) -> Sums {
         Sums {
             payload_bytes: self.payload_bytes,
@@ -252,10 +254,10 @@ pub(crate) fn frame_at(
     })
 }
 
-/// What stands behind the last kept frame of a tail.
+/// What stands after the last kept frame of a tail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Behind {
-    /// Offset behind the last byte that is not zero; the begin of the scan when all are.
+    /// Offset after the last byte that is not zero; the begin of the scan when all are.
     pub(crate) used: u64,
     /// Greatest durable LSN that a valid frame header states.
     pub(crate) stated: u64,
@@ -271,7 +273,6 @@ pub(crate) fn behind(
 ) -> io::Result<Behind> {
     let mut found = Behind { used: from, stated: 0, footer: false };
     let mut offset = from;
-    let step = u64::try_from(BLOCK_LEN).unwrap_or(u64::MAX);
     while offset < window.file_len() {
         let file_len = window.file_len();
         let bytes = window.at(offset, BLOCK_LEN + FrameHeader::LEN)?;
@@ -280,31 +281,49 @@ pub(crate) fn behind(
         }
         if ZEROS.get(..bytes.len()) != Some(bytes) {
             let block = bytes.get(..BLOCK_LEN).unwrap_or(bytes);
-            if let Some(i) = block.iter().rposition(|&byte| byte != 0) {
-                let i = u64::try_from(i).unwrap_or(u64::MAX);
-                found.used = offset.saturating_add(i).saturating_add(1);
+            if let Some(used) = used(block) {
+                found.used = offset.saturating_add(used);
             }
             let stated = headers(bytes, segment, offset, file_len);
             found.stated = found.stated.max(stated);
             found.footer |= block.as_chunks().0.iter().any(|word| Footer::MAGICS.contains(word));
         }
-        offset = offset.saturating_add(step);
+        offset = offset.saturating_add(BLOCK_BYTES);
     }
     Ok(found)
 }
 
+/// Bytes of a block up to the last one that is not zero; `None` when all are. Looks at words first.
+fn used(block: &[u8]) -> Option<u64> {
+    let (words, rest) = block.as_chunks::<8>();
+    let last = |bytes: &[u8]| bytes.iter().rposition(|&byte| byte != 0);
+    let at = match last(rest) {
+        Some(within) => words.len().checked_mul(8)?.checked_add(within)?,
+        None => {
+            let k = words.iter().rposition(|word| *word != [0; 8])?;
+            k.checked_mul(8)?.checked_add(last(words.get(k)?)?)?
+        }
+    };
+    u64::try_from(at.checked_add(1)?).ok()
+}
+
 /// Greatest durable LSN that a valid header states which begins in the block at `offset`.
 fn headers(bytes: &[u8], segment: &SegmentHeader, offset: u64, file_len: u64) -> u64 {
+    let most = lsns_before(offset.saturating_add(BLOCK_BYTES));
     let mut stated = 0;
-    let mut at = offset;
-    for start in (0..bytes.len().min(BLOCK_LEN)).step_by(8) {
+    // The LSN is the second word of a header, and most bytes hold none that fits anywhere here.
+    let lsns = bytes.as_chunks::<8>().0.iter().skip(1).take(BLOCK_LEN / 8);
+    for (start, lsn) in (0..).step_by(8).zip(lsns) {
+        if u64::from_le_bytes(*lsn).wrapping_sub(segment.first_lsn) > most {
+            continue;
+        }
+        let at = offset.saturating_add(u64::try_from(start).unwrap_or(u64::MAX));
         let header = bytes.get(start..).unwrap_or_default();
         let place = Place { salt: segment.salt, offset: at };
         let room = file_len.saturating_sub(at);
         if let Some(durable) = stated_by(header, segment, place, room) {
             stated = stated.max(durable);
         }
-        at = at.saturating_add(8);
     }
     stated
 }
@@ -320,9 +339,13 @@ fn stated_by(bytes: &[u8], segment: &SegmentHeader, place: Place, room: u64) -> 
 /// Whether the LSN of the frame header that `bytes` may be can stand at this offset.
 pub(crate) fn lsn_fits(bytes: &[u8], segment: &SegmentHeader, offset: u64) -> bool {
     let Some(lsn) = bytes.get(8..).and_then(|bytes| bytes.first_chunk()) else { return false };
-    let most = offset.saturating_sub(FRAMES_OFFSET) / 32;
-    let last = segment.first_lsn.saturating_add(most);
+    let last = segment.first_lsn.saturating_add(lsns_before(offset));
     (segment.first_lsn..=last).contains(&u64::from_le_bytes(*lsn))
+}
+
+/// Records at most that can stand in a segment before an offset.
+fn lsns_before(offset: u64) -> u64 {
+    offset.saturating_sub(FRAMES_OFFSET) / 32
 }
 
 #[cfg(test)]

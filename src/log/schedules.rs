@@ -26,6 +26,8 @@ mod queue;
 #[cfg(loom)]
 mod reading;
 #[cfg(loom)]
+mod reserve;
+#[cfg(loom)]
 mod tasks;
 #[cfg(shuttle)]
 mod whole;

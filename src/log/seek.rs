@@ -13,7 +13,7 @@ use super::reader::{Reader, Source};
 use crate::error::{ErrorKind, Result};
 use crate::io::OpenHow;
 
-/// The first record of this time or later; the LSN behind the end where all are older.
+/// The first record of this time or later; the LSN after the end where all are older.
 pub(super) fn first_at(source: &Arc<dyn Source>, time_ms: u64) -> Result<u64> {
     loop {
         let oldest = source.oldest();

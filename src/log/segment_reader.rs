@@ -2,7 +2,7 @@
 //!
 //! A segment that may be mapped is held whole, and payloads are slices of the map. Of any other one
 //! step is held at a time, and payloads are slices of the step: memory is bounded by a step and the
-//! largest record, and a payload that is kept keeps its step. Nothing behind the end that
+//! largest record, and a payload that is kept keeps its step. Nothing after the end that
 //! [`Located`] states is read, so that what is held never changes on the disk.
 //!
 //! The CRC of every frame that is handed out was computed over the bytes that are handed out. Where
@@ -30,7 +30,7 @@ use crate::lsn::{Lsn, SegmentId};
 
 /// Bytes that are read at a time from a segment that is not mapped.
 const STEP_LEN: u64 = 256 << 10;
-/// Bytes that are read first behind a jump.
+/// Bytes that are read first after a jump.
 const STEP_LEN_MIN: u64 = 4096;
 /// Bytes of a frame header.
 const HEADER_BYTES: u64 = 32;
@@ -62,7 +62,7 @@ pub(super) struct SegmentReader {
     offset: u64,
     /// Time of the frame before it; 0 where that was not read.
     time_ms: u64,
-    /// LSN behind the last batch that was found whole.
+    /// LSN after the last batch that was found whole.
     whole: u64,
     /// Frames that are held and were verified.
     verified: Range<u64>,
@@ -173,8 +173,8 @@ impl SegmentReader {
         if lsn == self.lsn { Ok(()) } else { self.go_to(lsn) }
     }
 
-    /// The next record, and goes behind it. Stays where the frame does not hold, or, where only
-    /// whole batches are served, a frame behind it of the same batch.
+    /// The next record, and goes after it. Stays where the frame does not hold, or, where only
+    /// whole batches are served, a frame after it of the same batch.
     #[inline]
     pub(super) fn next(&mut self) -> Result<Record> {
         if self.at.judged && self.lsn >= self.whole {
@@ -208,7 +208,7 @@ impl SegmentReader {
         })
     }
 
-    /// The LSN behind the batch of the next frame, all of whose frames are valid.
+    /// The LSN after the batch of the next frame, all of whose frames are valid.
     fn behind_batch(&mut self) -> Result<u64> {
         let (first, begin) = (self.lsn, self.offset);
         let (mut lsn, mut offset, mut time_ms) = (first, begin, self.time_ms);
@@ -353,7 +353,7 @@ struct Piece {
     bytes: Bytes,
     /// Offset of the first of them.
     from: u64,
-    /// Nothing behind this is read.
+    /// Nothing after this is read.
     end: u64,
     /// Bytes that are read at a time.
     step: u64,

@@ -36,8 +36,8 @@ pub struct LogStats {
     pub waits: u64,
     /// How long they waited in all, what they wrote themselves meanwhile included.
     pub wait_time: Duration,
-    /// Failed writes and syncs that poisoned it: one at most, and more only of a channel, which opens
-    /// its log again.
+    /// Failed writes and syncs that poisoned it: one at most, and more only of a channel, which
+    /// opens its log again.
     pub poisonings: u64,
     /// Trims that took effect, and the segments that they dropped.
     pub trims: u64,

@@ -128,9 +128,9 @@ impl Log {
         })
     }
 
-    /// As [`Log::subscribe`], with a pin of this name on what was not handed over: no trim drops it,
-    /// and there is no gap. The pin moves when the subscriber waits for more, and at least every
-    /// 256 records.
+    /// As [`Log::subscribe`], with a pin of this name on what was not handed over: no trim drops
+    /// it, and there is no gap. The pin moves when the subscriber waits for more, and at least
+    /// every 256 records.
     ///
     /// # Errors
     ///
@@ -152,7 +152,7 @@ impl Subscription {
     ///
     /// # Errors
     ///
-    /// `Closed` and `Poisoned` behind the last durable record: nothing more will come. `Corrupt`
+    /// `Closed` and `Poisoned` after the last durable record: nothing more will come. `Corrupt`
     /// where the record is damaged, `Io` when the system refuses: the same LSN is next.
     #[expect(clippy::should_implement_trait, reason = "an iterator ends without saying why")]
     pub fn next(&mut self) -> Result<Delivery> {

@@ -22,9 +22,9 @@ pub(crate) struct Segment {
     pub(crate) header: SegmentHeader,
     /// The last kept LSN; `first_lsn - 1` when there is none.
     pub(crate) last: u64,
-    /// Offset behind its frame.
+    /// Offset after its frame.
     pub(crate) end: u64,
-    /// Bytes behind `end` that hold no record; without the zeros and the footer behind them.
+    /// Bytes after `end` that hold no record; without the zeros and the footer after them.
     pub(crate) dead: Option<Range<u64>>,
     /// Numbers of the kept records, without the sparse index.
     pub(crate) tally: Tally,
@@ -35,10 +35,10 @@ pub(crate) struct Segment {
 /// The last segment, judged further.
 #[derive(Clone, Debug)]
 pub(crate) struct Tail {
-    /// Offset behind the last byte that is not zero.
+    /// Offset after the last byte that is not zero.
     pub(crate) used: u64,
     pub(crate) state: TailState,
-    /// No byte stands behind the header and the first slot.
+    /// No byte stands after the header and the first slot.
     pub(crate) bare: bool,
     /// The sparse index of its frames.
     pub(crate) entries: Vec<FooterEntry>,
@@ -174,7 +174,7 @@ impl Segment {
         footer.last_lsn == wanted && records == Some(footer.record_count)
     }
 
-    /// Reads its frames, and what stands behind them to the physical end.
+    /// Reads its frames, and what stands after them to the physical end.
     ///
     /// # Errors
     ///

@@ -14,7 +14,7 @@ use super::told::Told;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::IoFile;
 
-/// A record and the offset behind its frame.
+/// A record and the offset after its frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
     pub(crate) lsn: u64,
@@ -27,12 +27,12 @@ pub(crate) struct Tail {
     pub(crate) file: Arc<dyn IoFile>,
     pub(crate) path: PathBuf,
     pub(crate) header: SegmentHeader,
-    /// Offset behind the last byte that is in use, live or dead.
+    /// Offset after the last byte that is in use, live or dead.
     pub(crate) used: u64,
     pub(crate) size: u64,
     /// Nothing shows that its name is durable: nothing is written into it.
     pub(crate) bare: bool,
-    /// A footer stands behind the last byte.
+    /// A footer stands after the last byte.
     pub(crate) sealed: bool,
     /// Counter of the newest slot.
     pub(crate) counter: u64,

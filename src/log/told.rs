@@ -20,7 +20,7 @@ pub(crate) enum Told {
     NoSlot(Error),
     /// A segment is sealed without its footer.
     NoFooter(PathBuf, io::Error),
-    /// The zeros behind a sealed segment were not cut.
+    /// The zeros after a sealed segment were not cut.
     ZerosStay(PathBuf, io::Error),
     /// The rest of the tail is not filled ahead.
     NotFilled(Error),

@@ -99,7 +99,7 @@ fn run(shared: &Arc<Shared>) {
     }
 }
 
-/// `left` is the time until the next look at the age of segments, or behind a trim that was refused.
+/// `left` is the time until the next look at the age of segments, or after a trim that was refused.
 fn next(shared: &Shared, gate: &Gate, left: Option<Duration>, was_refused: bool) -> Work {
     if gate.poison.is_some() {
         return Work::Wait(None);

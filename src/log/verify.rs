@@ -1,6 +1,6 @@
 //! Every checksum and rule of a log, read once, in bounded memory.
 //!
-//! Recovery stops in a segment at its first damage; this goes on behind it and names each record
+//! Recovery stops in a segment at its first damage; this goes on after it and names each record
 //! that is lost. A finding in a sealed segment is confirmed by a second read, so that a read that
 //! failed once in the memory of this machine is not taken for damage of the disk.
 

@@ -75,9 +75,9 @@ pub struct SegmentInfo {
     pub payload_bytes: u64,
     /// Size of the file in bytes.
     pub file_bytes: u64,
-    /// Offset behind its last kept record.
+    /// Offset after its last kept record.
     pub end_offset: u64,
-    /// Bytes behind that which hold no record and are neither zeros nor a footer.
+    /// Bytes after that which hold no record and are neither zeros nor a footer.
     pub dead_bytes: u64,
     /// Time of its first record in milliseconds.
     pub time_first_ms: Option<u64>,
@@ -97,8 +97,8 @@ impl LogView {
     /// Looks at the log in a directory, or at one segment alone.
     ///
     /// Damage is no error here: it is a finding, and [`LogView::reader`] serves what stands before
-    /// it. Takes about 100 ms where something is wrong, to tell it from a writer at work; beside one
-    /// that is busy, up to half a second.
+    /// it. Takes about 100 ms where something is wrong, to tell it from a writer at work; beside
+    /// one that is busy, up to half a second.
     ///
     /// # Errors
     ///
@@ -202,7 +202,7 @@ impl LogView {
 
     /// Reads from an LSN, or from the oldest, up to the last record that recovery would keep;
     /// [`Record::durable`](crate::Record) says which are proven. Damage is an error of the reader,
-    /// behind every whole batch before it.
+    /// after every whole batch before it.
     ///
     /// # Errors
     ///
@@ -230,7 +230,7 @@ impl LogView {
     }
 
     /// The LSN of the first record of a time or later, in milliseconds since 1970-01-01 UTC; the
-    /// one behind the last where all are older. Reads a small part of one segment.
+    /// one after the last where all are older. Reads a small part of one segment.
     ///
     /// # Errors
     ///

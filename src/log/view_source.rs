@@ -29,14 +29,14 @@ impl ViewSource {
         survey.segments.get(..survey.readable).unwrap_or_default()
     }
 
-    /// What stands behind the last record that can be read.
+    /// What stands after the last record that can be read.
     fn behind(&self) -> Result<Option<Located>> {
         self.seen.survey.damage().map_or(Ok(None), |damage| Err(damage.to_error()))
     }
 }
 
 impl Source for ViewSource {
-    /// Up to the last record to be served; behind it, `None` or what is damaged there.
+    /// Up to the last record to be served; after it, `None` or what is damaged there.
     fn locate(&self, lsn: u64) -> Result<Option<Located>> {
         let (survey, oldest) = (&self.seen.survey, self.seen.oldest());
         if lsn < oldest {

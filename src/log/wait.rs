@@ -78,7 +78,7 @@ impl Shared {
 
     /// Waits for the sync that covers an LSN, or for a turn to lead it.
     ///
-    /// Those whom the sync under way covers wake together, all of them done. Of those behind it one
+    /// Those whom the sync under way covers wake together, all of them done. Of those after it one
     /// wakes, to lead the next group, and the others sleep through.
     pub(crate) fn wait_group<'a>(&'a self, mut gate: Guard<'a>, lsn: u64) -> Guard<'a> {
         let group = gate.group.wrapping_add(u64::from(gate.syncing < lsn));
@@ -117,7 +117,8 @@ impl Shared {
         }
     }
 
-    /// Yields until the gate turns, and sleeps when that takes long; `None` once the LSN is durable.
+    /// Yields until the gate turns, and sleeps when that takes long; `None` once the LSN is
+    /// durable.
     pub(crate) fn yield_for<'a>(&'a self, gate: Guard<'a>, lsn: u64) -> Option<Guard<'a>> {
         let seen = self.turns.load(Ordering::Acquire);
         drop(gate);

@@ -1,4 +1,4 @@
-//! The frames of one segment one after the other, and on behind damage.
+//! The frames of one segment one after the other, and on after damage.
 //!
 //! Nothing here decides torn or corrupt: a walk says where frames are not valid and why, and finds
 //! the next one that is. It is for naming what is lost; recovery itself stops at the first fault.
@@ -61,7 +61,7 @@ impl<'a> Walk<'a> {
         Ok(Bytes::copy_from_slice(frame.get(FrameHeader::LEN..end).unwrap_or_default()))
     }
 
-    /// Goes on behind a frame that is not valid: where its header says, when that is valid and in
+    /// Goes on after a frame that is not valid: where its header says, when that is valid and in
     /// order; else at the next valid header of a later record. False when there is none.
     pub(crate) fn pass(&mut self) -> io::Result<bool> {
         if let Some(header) = self.header()?.filter(|header| header.lsn == self.lsn) {

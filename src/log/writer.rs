@@ -89,7 +89,7 @@ pub(crate) struct Gate {
     pub(crate) header: SegmentHeader,
     /// Offset of the next frame.
     pub(crate) end: u64,
-    /// Offset behind which no frame goes.
+    /// Offset after which no frame goes.
     pub(crate) capacity: u64,
     /// Nothing more goes into the tail.
     pub(crate) must_roll: bool,

@@ -215,19 +215,20 @@ impl<C: RaftTypeConfig> RaftLog<C> {
         let log = self.shared.log.clone();
         match off_thread(&runtime()?, move || log.trim(oldest)).await {
             // The purge holds without it, and the next one tries again. A node has no cursors; what
-            // is `Corrupt` of a trim is the file of those that somebody else has made.
-            Err(e)
-                if matches!(
-                    e.kind(),
-                    ErrorKind::StoreFull | ErrorKind::Pinned | ErrorKind::Corrupt
-                ) =>
-            {
+            // is `Corrupt` of a trim, and `Io` of one that poisons nothing, is the file of those that
+            // somebody else has made.
+            Err(e) if may_come_later(e.kind()) => {
                 tracing::warn!(error = %e, "purged raft entries keep their space for now");
                 Ok(())
             }
             trimmed => trimmed,
         }
     }
+}
+
+/// Whether a refusal of a trim leaves the log as it was.
+fn may_come_later(refusal: ErrorKind) -> bool {
+    matches!(refusal, ErrorKind::StoreFull | ErrorKind::Pinned | ErrorKind::Corrupt | ErrorKind::Io)
 }
 
 /// How many entries from the first on one batch holds.

@@ -16,6 +16,7 @@
 mod bounds;
 mod limits;
 mod steady;
+mod window;
 
 #[path = "../it"]
 #[allow(dead_code, reason = "what the other binary of tests uses besides")]

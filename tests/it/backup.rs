@@ -1,6 +1,6 @@
 //! Backups: whole and consistent beside writers and trims, and never a shorter log, whatever fails.
 
-mod raced;
+pub(crate) mod raced;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,6 +1,7 @@
 //! The contract of the broadcaster with its callers, sentence by sentence.
 
 mod async_calls;
+mod beside;
 mod checkpoint;
 pub(crate) mod chunks;
 mod contract;
@@ -8,6 +9,7 @@ pub(crate) mod crash;
 pub(crate) mod decisions;
 pub(crate) mod desk;
 mod forbidden;
+mod halts;
 mod history;
 mod holders;
 mod jobs;
@@ -15,6 +17,7 @@ mod made;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod model;
+mod operator;
 pub(crate) mod pins;
 pub(crate) mod retention;
 mod room;

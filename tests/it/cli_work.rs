@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use oncelog::broadcast::{
     Broadcaster, MessageType, Options, Request, Role, Scope, Task, Verdict, WhenFull,
@@ -38,6 +39,8 @@ fn open(dir: &str) -> Broadcaster {
     let ends = Kind("CommitImport", Role::Plain, Verdict::Park("not sure yet".into()));
     let options = Options::new().register(Arc::new(parks)).register(Arc::new(loads));
     let options = options.register(Arc::new(ends));
+    let waits = Kind("Waits", Role::Plain, Verdict::Retry("not yet".into()));
+    let options = options.register(Arc::new(waits));
     let broadcaster = Broadcaster::open(store, options).unwrap();
     broadcaster.ensure_vchannels(&["a".into()]).unwrap();
     broadcaster
@@ -156,6 +159,37 @@ fn the_summary_of_keys_has_the_effective_window_and_evictions() {
     assert!(summary["effective_ms"].as_u64().unwrap() < 60_000, "{summary}");
     let text = run(&["keys", &store, "--summary"], b"").out;
     assert!(text.contains("0 expired, 1 evicted"), "{text}");
+}
+
+/// The verb for one task parked every other one of a type that the program does not know.
+#[test]
+fn a_verb_for_one_task_leaves_all_others_as_they_are() {
+    let (_dir, store) = fresh("store");
+    let broadcaster = open(&store);
+    let parked = broadcaster.submit(&request("Parks", "parked"), None).unwrap_err();
+    let id = parked.broadcast_id().unwrap().to_string();
+    for n in 0..20 {
+        let late = broadcaster.submit(&request("Waits", &n.to_string()), Some(Duration::ZERO));
+        assert!(late.is_err());
+    }
+    broadcaster.close().unwrap();
+    let states = || {
+        let keys = objects(&["keys", &store]);
+        let of = |key: &Value| (key["key"].as_str().unwrap().to_owned(), key["state"].clone());
+        let states: std::collections::BTreeMap<String, Value> = keys.iter().map(of).collect();
+        states
+    };
+    let mut expected = states();
+    assert_eq!(
+        (expected.len(), &expected["parked"], &expected["7"]),
+        (21, &json!("parked"), &json!("in_flight"))
+    );
+    for verb in ["resume", "skip"] {
+        let run = run(&["tasks", verb, &store, &id], b"");
+        assert_eq!(run.code, if verb == "skip" { 0 } else { 2 }, "{verb}: {}", run.err);
+    }
+    expected.insert("parked".into(), json!("failed"));
+    assert_eq!(states(), expected);
 }
 
 #[test]

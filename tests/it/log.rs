@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use oncelog::io::Io as _;
 use oncelog::testing::{CallKind, EDQUOT, EIO, ENOSPC, Fault, Machine, MemIo, Which};
@@ -373,6 +373,33 @@ fn memory() -> (MemIo, Options) {
 fn contents(dir: &Path) -> BTreeMap<String, Vec<u8>> {
     let read = |name: String| (name.clone(), std::fs::read(dir.join(name)).unwrap());
     names(dir).into_iter().map(read).collect()
+}
+
+#[test]
+fn an_open_waits_for_another_writer_as_long_as_it_is_told() {
+    let (io, options) = memory();
+    let (log, _) = Log::open("/log", &options).unwrap();
+    check_refused(Log::open("/log", &options), ErrorKind::Busy);
+    let (begin, longest) = (Instant::now(), Duration::from_millis(20));
+    check_refused(Log::open("/log", &options.clone().lock_wait(longest)), ErrorKind::Busy);
+    assert!(begin.elapsed() >= longest);
+    // What is wrong for another reason is said at once.
+    let patient = options.lock_wait(Duration::from_secs(600));
+    let wrong = patient.clone().create(CreateMode::Never);
+    check_refused(Log::open("/none", &wrong), ErrorKind::InvalidInput);
+    io.note_calls();
+    std::thread::scope(|scope| {
+        let opener = scope.spawn(|| Log::open("/log", &patient));
+        let asked = || io.noted_calls().iter().filter(|(kind, _)| *kind == CallKind::Lock).count();
+        while asked() < 3 {
+            assert!(!opener.is_finished(), "it waits");
+            std::thread::yield_now();
+        }
+        log.append(b"of the first").unwrap();
+        log.close().unwrap();
+        let (log, report) = opener.join().unwrap().unwrap();
+        assert_eq!((read(&log, 1).len(), report.created), (1, false));
+    });
 }
 
 /// The lock file was made, or made whole, before the log was judged.

@@ -3,6 +3,7 @@
 mod cursors;
 mod cursors_proven;
 mod cursors_raced;
+mod full;
 mod limits;
 mod maps;
 mod pins;

@@ -56,7 +56,7 @@ impl JobLink {
     }
 }
 
-/// Where a pchannel ended before an acceptance was written: its copies stand there or behind.
+/// Where a pchannel ended before an acceptance was written: its copies stand there or after it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PchannelEnd {
     /// Name of the pchannel.
@@ -99,7 +99,7 @@ pub struct Accepted {
     pub fingerprint: Fingerprint,
     /// Where each pchannel of its vchannels ended before.
     pub ends: Vec<PchannelEnd>,
-    /// How long the key is kept behind its Done, in milliseconds.
+    /// How long the key is kept after its Done, in milliseconds.
     pub lifetime_ms: u64,
     /// The lifetime is a promise; otherwise the key may be evicted.
     pub firm: bool,

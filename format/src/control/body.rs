@@ -324,7 +324,7 @@ impl WindowAccepted {
 /// The retention policy in force from here on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PolicyRecord {
-    /// How long a key is kept behind its Done, in milliseconds.
+    /// How long a key is kept after its Done, in milliseconds.
     pub window_lifetime_ms: u64,
     /// Most keys at once.
     pub window_count_max: u64,

@@ -1,6 +1,6 @@
 //! Checkpoints: the records that carry one, and the entries of the state within (SPEC 13.4).
 //!
-//! The state is one stream of entries, each behind its length, cut into parts wherever a part is
+//! The state is one stream of entries, each after its length, cut into parts wherever a part is
 //! full. [`Entries`] puts it together again, a part at a time.
 
 use std::sync::Arc;
@@ -205,7 +205,7 @@ pub enum Entry {
 }
 
 impl Entry {
-    /// Appends the entry behind its length.
+    /// Appends the entry after its length.
     ///
     /// # Errors
     ///

@@ -60,7 +60,7 @@ pub(super) fn put_blob(out: &mut Vec<u8>, name: &'static str, value: &[u8]) -> P
     put_bytes(out, name, value, RECORD_LEN_MAX)
 }
 
-/// Appends a list behind its count.
+/// Appends a list after its count.
 pub(super) fn put_list<T>(
     out: &mut Vec<u8>,
     name: &'static str,

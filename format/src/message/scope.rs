@@ -10,7 +10,7 @@ use crate::wire::{self, Reader};
 
 /// Where an idempotency key is unique: two requests are the same one exactly if all six are equal.
 ///
-/// Every part stands behind its length, so different scopes have different bytes, whatever bytes
+/// Every part stands after its length, so different scopes have different bytes, whatever bytes
 /// the client key holds.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Scope {

@@ -6,6 +6,7 @@
 
 use std::io::{self, Read, StdinLock};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use oncelog::io::fs::FsIo;
 use oncelog::{
@@ -15,6 +16,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::failure::{Exit, Failure};
 use crate::render::Out;
+use crate::value::wait;
 
 /// Append one record for each line of standard input; print the LSN of each.
 #[derive(Debug, clap::Args)]
@@ -30,6 +32,9 @@ pub(crate) struct Args {
     /// Largest size of a segment from this open on, 64 KiB to 1 GiB [default: 64 MiB].
     #[arg(long, value_name = "N")]
     segment_bytes: Option<u64>,
+    /// Longest wait for another writer of the log to end, such as 30s [default: none].
+    #[arg(long, value_name = "DURATION", value_parser = wait)]
+    lock_wait: Option<Duration>,
 }
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
@@ -56,6 +61,7 @@ const READ_BYTES: usize = 64 << 10;
 pub(crate) fn run(args: &Args) -> Result<Exit, Failure> {
     refuse_log_of_a_store(&args.log)?;
     let mut options = Options::new().create(CreateMode::IfMissing).check(Check::Full);
+    options = options.lock_wait(args.lock_wait.unwrap_or_default());
     if let Some(bytes) = args.segment_bytes {
         options = options.segment_bytes_max(bytes);
     }

@@ -98,6 +98,10 @@ impl Failure {
 
     pub(crate) fn exit(&self) -> Exit {
         match self {
+            // Refused before anything was written, for a moment.
+            Self::Library(error) if error.kind() == ErrorKind::Io && error.is_retryable() => {
+                Exit::NotNow
+            }
             Self::Library(error) | Self::Keyless(error) => exit_of(error.kind()),
             Self::Unclosed(_) => exit_of(ErrorKind::OutcomeUnknown),
             Self::Usage { .. } => Exit::Usage,

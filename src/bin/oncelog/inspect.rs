@@ -112,7 +112,7 @@ fn pins(state: &State, log: &str) -> Vec<Pin> {
         let end = ends.iter().find(|end| end.pchannel == pchannel)?;
         Some(Pin { by, lsn: end.next_lsn })
     };
-    let tasks = state.tasks().filter(|(_, task)| task.done.is_none());
+    let tasks = state.open_tasks();
     let tasks = tasks.filter_map(|(id, task)| of(format!("broadcast {id}"), &task.accepted.ends));
     let jobs = state.running_jobs();
     let jobs = jobs.filter_map(|(id, job)| of(format!("job {id}"), &job.plan.as_ref()?.from));

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use oncelog::CreateMode;
 use oncelog::broadcast::{BroadcastId, Noop};
 use serde_json::json;
 
@@ -44,7 +43,7 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
         Verb::Skip(target) => (target, "skipped"),
     };
     let id = BroadcastId(target.id);
-    let writer = Writer::open(&target.dir, &target.writer, CreateMode::Never)?;
+    let writer = Writer::open_for(&target.dir, &target.writer, id)?;
     writer.run(|writer| {
         match &args.verb {
             Verb::Resume(_) => {

@@ -37,8 +37,8 @@ impl Work {
             (name, states)
         });
         let jobs = state.job_counts().into_iter().map(|(name, of)| (name, of.count, of.rows));
-        let parked = state.tasks().filter_map(|(id, task)| {
-            let (reason, since_ms) = task.parked.as_ref().filter(|_| task.done.is_none())?;
+        let parked = state.open_tasks().filter_map(|(id, task)| {
+            let (reason, since_ms) = task.parked.as_ref()?;
             Some(Parked {
                 id: id.to_string(),
                 message_type: task.accepted.message_type.clone(),

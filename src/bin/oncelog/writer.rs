@@ -1,13 +1,15 @@
 //! A store opened for writing, as every command that changes one opens it.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use oncelog::broadcast::{Broadcaster, Options};
+use oncelog::broadcast::{BroadcastId, Broadcaster, Options};
 use oncelog::import::Imports;
 use oncelog::{CreateMode, Store, StoreOptions};
 
 use crate::config;
 use crate::failure::Failure;
+use crate::value::wait;
 
 /// Options of every command that opens a store for writing.
 #[derive(Debug, clap::Args)]
@@ -18,6 +20,9 @@ pub(crate) struct WriterArgs {
     /// In whose name keys are used.
     #[arg(long, value_name = "NAME", default_value = "default")]
     pub(crate) principal: String,
+    /// Longest wait for another writer of the store to end, such as 30s [default: none].
+    #[arg(long, value_name = "DURATION", value_parser = wait)]
+    lock_wait: Option<Duration>,
 }
 
 /// An open store with its broadcaster, which knows imports.
@@ -30,10 +35,30 @@ pub(crate) struct Writer {
 impl Writer {
     /// Opens the store in `dir`.
     pub(crate) fn open(dir: &Path, args: &WriterArgs, create: CreateMode) -> Result<Self, Failure> {
+        Self::open_with(dir, args, create, Options::new())
+    }
+
+    /// Opens the store in `dir` for what is to be done with one broadcast: work of types that this
+    /// program does not know stays as it is.
+    pub(crate) fn open_for(
+        dir: &Path,
+        args: &WriterArgs,
+        id: BroadcastId,
+    ) -> Result<Self, Failure> {
+        Self::open_with(dir, args, CreateMode::Never, Options::new().only(id))
+    }
+
+    fn open_with(
+        dir: &Path,
+        args: &WriterArgs,
+        create: CreateMode,
+        options: Options,
+    ) -> Result<Self, Failure> {
         let policy = config::load(args.config.as_deref())?;
-        let store = Store::open(dir, &StoreOptions::new().create(create))?;
+        let logs = oncelog::Options::new().lock_wait(args.lock_wait.unwrap_or_default());
+        let store = Store::open(dir, &StoreOptions::new().create(create).log(logs))?;
         let imports = Imports::new();
-        let options = Options::new().policy(policy);
+        let options = options.policy(policy);
         let options = imports.types().into_iter().fold(options, Options::register);
         Ok(Self { broadcaster: Broadcaster::open(store, options)?, imports })
     }

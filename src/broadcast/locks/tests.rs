@@ -85,12 +85,12 @@ fn requests_are_granted_as_by_comparing_each_with_all() {
             }
             check(&locks);
             for (at, (waiter, claim)) in plain.queue.iter().enumerate() {
-                let held = plain.claims.iter().find(|(_, held)| conflict(held, claim));
-                let before = || plain.queue[..at].iter().find(|(_, c)| conflict(c, claim));
-                let expected = held.map(|(holder, _)| *holder);
-                let expected = expected.or_else(|| before().map(|(holder, _)| *holder));
-                let found = locks.blocker(*waiter).map(|(holder, _)| holder);
-                assert_eq!(found, expected, "seed {seed}");
+                let held = plain.claims.iter().filter(|(_, held)| conflict(held, claim));
+                let before = plain.queue[..at].iter().find(|(_, c)| conflict(c, claim));
+                let before = before.map(|(holder, _)| *holder);
+                let expected: Vec<Holder> = held.map(|(holder, _)| *holder).chain(before).collect();
+                let found = locks.blockers(*waiter).into_iter().map(|(holder, _)| holder);
+                assert_eq!(found.collect::<Vec<_>>(), expected, "seed {seed}");
             }
         }
         let all: Vec<Holder> = (0..200).map(a).collect();
@@ -232,7 +232,9 @@ fn a_waiter_that_gives_up_lets_those_behind_it_go() {
     assert!(locks.ask(a(1), claim(&[("x", true)])));
     assert!(!locks.ask(a(2), claim(&[("x", false)])));
     assert!(!locks.ask(a(3), claim(&[("x", true)])));
-    assert_eq!(locks.blocker(a(3)).map(|(holder, _)| holder), Some(a(2)));
+    // One that shares the key stops nobody that does so too.
+    let blockers = locks.blockers(a(3));
+    assert_eq!(blockers.iter().map(|(holder, _)| *holder).collect::<Vec<_>>(), [a(2)]);
     assert_eq!(locks.release(a(2)), [a(3)]);
     assert_eq!(locks.holder_count(), 2);
 }

@@ -33,22 +33,18 @@ impl State {
         entries
     }
 
-    pub(crate) fn filter_entries(&self) -> Vec<Entry> {
-        self.seen.filters().iter().cloned().map(Entry::Filter).collect()
-    }
-
     /// The task of an identity as an entry.
     pub(crate) fn task_entry(&self, id: BroadcastId) -> Option<Entry> {
-        let task = self.tasks.get(&id)?;
-        let owner = task.accepted.scope.as_ref().and_then(|scope| self.scopes.get(scope));
+        let task = self.task(id)?.into_owned();
+        let owner = task.accepted.scope.as_ref().and_then(|scope| self.owner(scope));
         Some(Entry::Task(TaskEntry {
-            accepted: Arc::clone(&task.accepted),
+            accepted: task.accepted,
             accepted_at_ms: task.accepted_at_ms,
             moved_at_ms: task.moved_at_ms,
-            owns: owner == Some(&id),
-            acks: task.acks.iter().flatten().copied().collect(),
-            parked: task.parked.clone(),
-            done: task.done.clone(),
+            owns: owner == Some(id),
+            acks: task.acks.into_iter().flatten().collect(),
+            parked: task.parked,
+            done: task.done,
         }))
     }
 
@@ -68,7 +64,7 @@ impl State {
 
     /// The first task behind an identity.
     pub(crate) fn task_behind(&self, id: BroadcastId) -> Option<BroadcastId> {
-        self.tasks.range(behind(id)..).next().map(|(id, _)| *id)
+        self.task_from(behind(id))
     }
 
     /// The first job behind an identity.
@@ -87,7 +83,7 @@ impl State {
                 (self.last_id, self.newest_ms, self.term) = (x.last_id, x.newest_ms, x.term);
                 (self.ignored, self.policy) = (x.ignored, x.policy);
                 self.window.count_dropped(x.expired, x.evicted, x.evicted_until_ms);
-                self.seen = Seen::of(Vec::new(), x.forgotten);
+                self.seen = Seen::forgetting(x.forgotten);
             }
             Entry::Collection(x) => self.take_collection(x),
             Entry::Channel(x) => self.take_channel(&x),
@@ -109,11 +105,7 @@ impl State {
                 }
                 self.list(id);
             }
-            Entry::Filter(x) => {
-                let mut filters = self.seen.filters().to_vec();
-                filters.push(x);
-                self.seen = Seen::of(filters, self.seen.forgotten_count());
-            }
+            Entry::Filter(x) => self.seen.take_filter(&x),
             _ => return false,
         }
         true
@@ -121,7 +113,7 @@ impl State {
 
     fn take_task(&mut self, x: TaskEntry) -> bool {
         let id = x.accepted.id();
-        if id.0 > self.last_id || self.tasks.contains_key(&id) {
+        if id.0 > self.last_id || self.holds_task(id) {
             return false;
         }
         let mut acks: Vec<Option<AckPosition>> = vec![None; x.accepted.header.vchannels.len()];
@@ -132,8 +124,11 @@ impl State {
             }
         }
         if let Some(scope) = &x.accepted.scope {
-            if x.owns && self.scopes.insert(scope.clone(), id).is_some() {
-                return false;
+            if x.owns {
+                if self.owner(scope).is_some() {
+                    return false;
+                }
+                self.scopes.insert(scope, id);
             }
             self.window.enter(&scope.principal);
         }
@@ -146,15 +141,19 @@ impl State {
             parked: x.parked,
             done: x.done,
         };
-        self.count(task_bytes(&task));
-        self.tasks.insert(id, task);
+        if task.done.is_some() {
+            self.bury(task);
+        } else {
+            self.count(task_bytes(&task));
+            self.tasks.insert(id, task);
+        }
         true
     }
 
     /// Ends taking entries: what depends on tasks and jobs together is brought up to date.
     pub(crate) fn end_entries(&mut self) {
         let done = self.tasks.iter().filter(|(_, task)| task.done.is_some());
-        let done: Vec<BroadcastId> = done.map(|(id, _)| *id).collect();
+        let done: Vec<BroadcastId> = done.map(|(id, _)| *id).chain(self.tombstones.ids()).collect();
         done.into_iter().for_each(|id| self.index(id));
     }
 }

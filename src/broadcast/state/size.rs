@@ -181,7 +181,7 @@ impl State {
     /// Bytes that a checkpoint takes, a little more than it will.
     pub(crate) fn checkpoint_bytes(&self) -> u64 {
         let filters = self.seen.filters().iter();
-        let filters = filters.map(|filter| len(filter.bits.len()).saturating_add(ENTRY_BYTES));
+        let filters = filters.map(|filter| filter.bytes().saturating_add(ENTRY_BYTES));
         filters.fold(self.size.all.saturating_add(FACTS_BYTES), u64::saturating_add)
     }
 
@@ -196,6 +196,8 @@ impl State {
     pub(super) fn counted(&self) -> Size {
         let mut size = Size::default();
         self.tasks.values().for_each(|task| size.change(true, task_bytes(task)));
+        let tombstones = self.tombstones.ids().filter_map(|id| self.tombstones.task(id));
+        tombstones.for_each(|task| size.change(true, task_bytes(&task)));
         self.jobs.values().for_each(|job| size.change(true, job_bytes(job)));
         self.collections.values().for_each(|x| size.change(true, (collection_bytes(x), false)));
         for (vchannel, pchannel) in &self.channels {

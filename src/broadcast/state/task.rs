@@ -32,6 +32,19 @@ impl TaskState {
         Some(done_at_ms.saturating_add(self.accepted.lifetime_ms))
     }
 
+    /// Takes acknowledgements; returns how many say nothing new.
+    pub(super) fn take_acks(&mut self, positions: &[AckPosition], at_ms: u64) -> u64 {
+        let mut ignored = 0;
+        for position in positions {
+            let at = usize::try_from(position.vchannel).unwrap_or(usize::MAX);
+            match self.acks.get_mut(at) {
+                Some(ack @ None) => (*ack, self.moved_at_ms) = (Some(*position), at_ms),
+                _ => ignored += 1,
+            }
+        }
+        ignored
+    }
+
     /// Says whether every vchannel is acknowledged.
     #[must_use]
     pub fn is_acked(&self) -> bool {

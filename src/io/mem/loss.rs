@@ -1,13 +1,15 @@
 //! Which parts of what was not synced survive a power loss: all ways when they are few, else a
 //! seeded choice that begins with the telling ones.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use super::machine::{Machine, Node, ROOT};
-use super::node::{DirChange, DirNode, Ino};
+use super::node::{DirChange, Ino};
 use crate::io::fault::Dice;
 
+/// Bytes of a file system's block.
+const BLOCK: u64 = 4096;
 /// Bytes of a reused file that are another's: three blocks, which say what a file of a log is, and
 /// the one in which its first frame begins.
 const REUSED_LEN: usize = 4 * 4096;
@@ -138,39 +140,52 @@ impl Machine {
     }
 
     /// `left`, which a power loss made of this machine, as a file system leaves it that hands out the
-    /// blocks of a removed file before the removal is on disk: a file whose name came back holds the
-    /// first bytes of another one, or noise. `None` when no name came back.
+    /// blocks of a file before it is on disk that this one has lost them: a file whose name was
+    /// removed and came back holds bytes of another one, or noise, and so does one that was cut and
+    /// has its length again, where it was cut. `None` when there is no such file.
     #[must_use]
     pub fn reuse_blocks(&self, left: &Self, dice: &mut Dice) -> Option<Self> {
-        let dirs = self.nodes.iter().zip(&left.nodes).filter_map(|nodes| match nodes {
-            (Node::Dir(now), Node::Dir(left)) => Some((now, left)),
-            _ => None,
+        let (now, then) = (self.homes(), left.homes());
+        // Files, and the first of the bytes that are another's.
+        let whole = then.keys().filter(|ino| !now.contains_key(*ino)).map(|ino| (*ino, 0));
+        let cut = then.keys().filter(|ino| now.contains_key(*ino)).filter_map(|ino| {
+            let (now, left) = (self.file(*ino).ok()?.len, left.file(*ino).ok()?.len);
+            Some((*ino, now.next_multiple_of(BLOCK))).filter(|(_, from)| *from < left)
         });
-        let back = |(now, left): (&Arc<DirNode>, &Arc<DirNode>)| {
-            let gone = left.entries.iter().filter(|(name, _)| !now.entries.contains_key(*name));
-            let gone = gone.filter(|(_, ino)| now.entries.values().all(|linked| linked != *ino));
-            gone.map(|(_, ino)| *ino).collect::<Vec<_>>()
-        };
-        let back: Vec<Ino> = dirs.flat_map(back).collect();
+        let given: Vec<(Ino, u64)> = whole.chain(cut).collect();
+        let kept = |ino: &Ino| given.iter().all(|(given, _)| given != ino);
         let mut after = left.clone();
-        for ino in &back {
+        for (ino, from) in &given {
+            // One of the same directory: what stands in any other came behind a sync of that, which
+            // made durable what was lost before (SPEC 14.12). The begin of a file says the most,
+            // wherever it comes to lie.
+            let is_near = |other: &Ino| kept(other) && now.get(other) == then.get(ino);
+            let others: Vec<Ino> = now.keys().copied().filter(is_near).collect();
             let mut bytes = [0; REUSED_LEN];
-            let others: Vec<Ino> = self
-                .files()
-                .map(|(other, _)| other)
-                .filter(|other| !back.contains(other))
-                .collect();
             match others.get(dice.index(others.len() + 1)).map(|other| self.file(*other)) {
                 Some(Ok(other)) => drop(other.read(&mut bytes, 0)),
                 _ => bytes.fill_with(|| dice.roll().to_le_bytes()[0]),
             }
             if let Ok(file) = after.file_mut(*ino) {
-                let len = bytes.len().min(usize::try_from(file.len).unwrap_or(usize::MAX));
-                file.write(bytes.get(..len).unwrap_or(&bytes), 0, 0);
+                let blocks = file.len.saturating_sub(*from) / BLOCK;
+                // Most often all from there on, else blocks in the midst of it.
+                let later = if dice.below(4) == 0 { dice.below(blocks) * BLOCK } else { 0 };
+                let from = from.saturating_add(later);
+                let left = usize::try_from(file.len.saturating_sub(from)).unwrap_or(usize::MAX);
+                file.write(bytes.get(..left).unwrap_or(&bytes), from, 0);
                 file.sync();
             }
         }
-        (!back.is_empty()).then_some(after)
+        (!given.is_empty()).then_some(after)
+    }
+
+    /// The directory that each file has a name in.
+    fn homes(&self) -> BTreeMap<Ino, Ino> {
+        let dirs = self.nodes.iter().enumerate().filter_map(|(home, node)| match node {
+            Node::Dir(dir) => Some(dir.entries.values().map(move |ino| (*ino, home))),
+            Node::File(_) => None,
+        });
+        dirs.flatten().collect()
     }
 
     /// Numbers that some name, old or new, leads to.

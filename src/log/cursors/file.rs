@@ -132,7 +132,7 @@ impl CursorFacts {
         let expected = "a copy of a cursor of this log";
         let found = match (copy, newest) {
             (Ok(Some(_)), _) | (Ok(None), None) => return,
-            // The second one is written behind a sync of the first.
+            // The second one is written after a sync of the first.
             (Ok(None), Some(newest)) if newest.counter == 1 => return,
             (Ok(None), Some(_)) => "zeros".to_owned(),
             (Err(e), _) => e.to_string(),
@@ -148,7 +148,8 @@ impl CursorFacts {
 }
 
 impl Survey {
-    /// Before the frames of the tail: beside a writer, a cursor is never ahead of what is read later.
+    /// Before the frames of the tail: beside a writer, a cursor is never ahead of what is read
+    /// later.
     pub(in crate::log) fn read_cursors(&mut self, io: &dyn Io) {
         if let Some(uuid) = self.uuid.filter(|_| self.listing.cursors) {
             self.cursors = CursorFacts::read(io, &self.dir, uuid);

@@ -24,7 +24,7 @@ fn closing(background: bool) {
     play.log.clone().close().unwrap();
     play.check_durable(Lsn::FIRST);
     other.join().unwrap();
-    // Nothing is written behind a close, and the lock is free.
+    // Nothing is written after a close, and the lock is free.
     let before = play.io.mem.machine().step();
     let (log, _) = Log::open(DIR, &Options::new().io(Arc::new(play.io.mem.clone()))).unwrap();
     log.close().unwrap();
@@ -104,7 +104,7 @@ fn a_segment_that_is_read_is_not_shortened() {
         });
         let read = play.log.reader(Lsn::FIRST).and_then(|mut reader| reader.next());
         match read {
-            // The payload is a slice of the map: reading it behind the end of the file is fatal.
+            // The payload is a slice of the map: reading it after the end of the file is fatal.
             Ok(record) => assert!(record.unwrap().payload.iter().all(|byte| *byte == 1)),
             Err(e) => assert_eq!(e.kind(), ErrorKind::Trimmed),
         }

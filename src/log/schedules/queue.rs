@@ -80,7 +80,7 @@ fn a_failed_write_tells_every_waiter_and_is_final() {
     explored("failed write", || failure(CallKind::Write));
 }
 
-/// The first call of a kind fails under one of two appends; a third comes behind them.
+/// The first call of a kind fails under one of two appends; a third comes after them.
 fn failure(kind: CallKind) {
     let play = Play::on(&Machine::new(), false);
     play.fail(kind, 1);

@@ -8,7 +8,7 @@ use super::*;
 use crate::io::fault::Dice;
 use crate::sync::{explored, roll};
 
-/// Bytes of the first record: the segment is all but full behind it.
+/// Bytes of the first record: the segment is all but full after it.
 const FIRST_LEN: usize = 60_000;
 const APPENDERS: u8 = 3;
 const APPENDS: u8 = 2;
@@ -148,7 +148,7 @@ fn play(full: &Machine) {
         let dice = Dice::new(dice.roll());
         play.beside(move |play| tend(play, dice))
     };
-    // A close beside all of them, or behind those that append, or behind the power loss.
+    // A close beside all of them, or after those that append, or after the power loss.
     let closes = dice.below(3);
     if closes == 0 {
         drop(play.log.clone().close());

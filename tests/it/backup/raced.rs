@@ -125,11 +125,40 @@ fn go(signal: &Sender<()>) {
 }
 
 #[test]
-fn a_lock_that_a_failed_backup_removes_makes_nobody_an_owner() {
+pub(crate) fn a_lock_that_a_failed_backup_removes_makes_nobody_an_owner() {
+    let (io, first, other) = locked_behind_a_removal(|_| {});
+    let first = first.unwrap();
+    assert_eq!(first.append(b"of the first").unwrap(), lsn(1));
+    let second = Log::open(COPY, &options().background(false).io(Arc::new(io.clone())));
+    assert_eq!(second.unwrap_err().kind(), ErrorKind::Busy);
+    first.close().unwrap();
+    let (copy, _) = Log::open(COPY, &other.options()).unwrap();
+    assert_eq!(read(&copy, 1).len(), 1);
+}
+
+#[test]
+pub(crate) fn a_lock_whose_name_another_file_has_makes_nobody_an_owner() {
+    let (keep, kept) = channel();
+    let (_io, late, other) = locked_behind_a_removal(move |io| {
+        let options = options().background(false).io(Arc::new(io.clone()));
+        keep.send(Log::open(COPY, &options).unwrap().0).unwrap();
+    });
+    assert_eq!(late.map(drop).unwrap_err().kind(), ErrorKind::Busy);
+    let owner = kept.recv().unwrap();
+    assert_eq!(owner.append(b"of the owner").unwrap(), lsn(1));
+    owner.close().unwrap();
+    let (copy, _) = Log::open(COPY, &other.options()).unwrap();
+    assert_eq!(read(&copy, 1).len(), 1);
+}
+
+/// What somebody gets who opens `LOCK` before a backup that fails removes it, and locks it behind
+/// that, and behind what happens `meanwhile`.
+fn locked_behind_a_removal(
+    meanwhile: impl FnOnce(&MemIo),
+) -> (MemIo, oncelog::Result<Log>, Hooked) {
     let (io, backup, log) = hooked();
     let other = Hooked::new(&io);
     let ((start, started), (open, opened), (end, ended)) = (channel(), channel(), channel());
-    // The other one opens `LOCK` before it is removed, and locks it behind that.
     backup.when_removed(move || {
         go(&start);
         wait(&opened);
@@ -146,14 +175,10 @@ fn a_lock_that_a_failed_backup_removes_makes_nobody_an_owner() {
     // Behind the mark.
     io.arm(Which::Kind(CallKind::Write), 2, 1, Fault::Error(ENOSPC));
     assert_eq!(log.backup(COPY).unwrap_err().kind(), ErrorKind::StoreFull);
+    meanwhile(&io);
     go(&end);
-    let first = first.join().unwrap().unwrap();
-    assert_eq!(first.append(b"of the first").unwrap(), lsn(1));
-    let second = Log::open(COPY, &options().background(false).io(Arc::new(io.clone())));
-    assert_eq!(second.unwrap_err().kind(), ErrorKind::Busy);
-    first.close().unwrap();
-    let (copy, _) = Log::open(COPY, &other.options()).unwrap();
-    assert_eq!(read(&copy, 1).len(), 1);
+    let first = first.join().unwrap();
+    (io, first, other)
 }
 
 #[test]

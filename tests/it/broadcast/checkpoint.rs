@@ -235,6 +235,10 @@ fn a_crash_of_a_checkpoint_loses_no_key_and_no_identity() {
         let mut left = vec![machine.clone()];
         let ways = survivors(&unsynced, 6, &mut Dice::new(nth));
         left.extend(ways.iter().map(|way| machine.power_loss(&unsynced, way)));
+        let mut dice = Dice::new(nth);
+        let reused = left.iter().filter_map(|left| machine.reuse_blocks(left, &mut dice));
+        let reused: Vec<Machine> = reused.collect();
+        left.extend(reused);
         for machine in left {
             points += 1;
             let script = Arc::new(Script::default());

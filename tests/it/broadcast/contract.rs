@@ -1,14 +1,19 @@
 //! The contract under load: crowds of callers of one key, and what stands when one is answered.
 
+use std::error::Error as _;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::Duration;
 
-use oncelog::broadcast::{Answer, MessageType, Opening, Options, Policy};
+use oncelog::broadcast::{
+    Answer, BroadcastId, Broadcaster, Jobs, MessageType, Opening, Options, Policy, Role, Task,
+    Verdict,
+};
 use oncelog::testing::{CallKind, EMFILE, Fault, Machine, MemIo, Which};
-use oncelog::{CreateMode, Error, ErrorKind, StoreOptions};
+use oncelog::{CreateMode, Error, ErrorKind, Result, Store, StoreOptions};
 
-use super::desk::{DIR, Desk, LONG, Script, assert_same, copies, request, wait};
+use super::desk::{DIR, Desk, LONG, Script, assert_same, copies, ends, request, wait};
+use super::jobs;
 use crate::figures::figure;
 
 /// Holds every sync while it is shut.
@@ -144,6 +149,8 @@ fn a_descriptor_that_is_missing_refuses_new_work_and_stops_nothing() {
         });
         let (key, error) = refused.unwrap();
         assert_eq!(error.kind(), ErrorKind::Io, "{kind:?}: {error}");
+        // Whoever goes by these asks again.
+        assert!(error.is_retryable() && error.retry_after().is_some(), "{kind:?}: {error:?}");
         assert_same(&original, &desk.submit("k", "p").unwrap());
         desk.io.disarm();
         assert!(!ask(key, None).unwrap().duplicated, "{kind:?}: the key was consumed");
@@ -183,10 +190,83 @@ fn a_store_that_is_being_replayed_says_recovering_and_then_answers_as_before() {
     // One that cannot be opened says so to everybody.
     let opening = begin(&io, too_short());
     for _ in 0..2 {
-        let error = opening.wait(None).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::InvalidInput);
-        assert!(std::error::Error::source(&error).is_some());
+        check_names_both(&opening.wait(None).unwrap_err());
     }
+}
+
+/// It had lost the path, and what else an open says.
+#[test]
+fn an_open_in_the_background_is_refused_in_the_words_of_the_open() {
+    let desk = Desk::open();
+    let io = desk.io.clone();
+    let store = || StoreOptions::new().create(CreateMode::IfMissing).io(Arc::new(io.clone()));
+    let check = |kind: ErrorKind, options: &dyn Fn() -> StoreOptions| {
+        let open = || Broadcaster::open(Store::open(DIR, &options())?, Options::new());
+        let expected = open().unwrap_err();
+        assert_eq!(expected.kind(), kind);
+        let opening = Opening::begin(DIR, options(), Options::new()).unwrap();
+        for _ in 0..2 {
+            let told = opening.wait(Some(LONG)).unwrap_err();
+            assert_eq!((told.kind(), told.to_string()), (kind, expected.to_string()));
+            assert_eq!((told.path(), told.offset()), (expected.path(), expected.offset()));
+            assert_eq!((told.lsn(), told.retry_after()), (expected.lsn(), expected.retry_after()));
+            assert_eq!(
+                (told.fields(), told.source().is_some()),
+                (expected.fields(), expected.source().is_some())
+            );
+        }
+        assert!(expected.path().is_some(), "{expected}");
+    };
+    check(ErrorKind::Busy, &store);
+    desk.broadcaster.close().unwrap();
+    io.arm(Which::Kind(CallKind::Create), 1, u64::MAX / 2, Fault::Error(EMFILE));
+    io.arm(Which::Kind(CallKind::Open), 1, u64::MAX / 2, Fault::Error(EMFILE));
+    check(ErrorKind::Io, &store);
+}
+
+/// A driver that gets its broadcaster where it is told of its job.
+#[derive(Debug)]
+struct Late {
+    opening: Mutex<mpsc::Receiver<Opening>>,
+    opened: mpsc::Sender<Result<Broadcaster>>,
+}
+
+impl MessageType for Late {
+    fn name(&self) -> &str {
+        "Load"
+    }
+
+    fn role(&self) -> Role {
+        Role::StartsJob
+    }
+
+    fn apply(&self, _task: &Task) -> Verdict {
+        Verdict::Done
+    }
+
+    fn job_ready(&self, _job: BroadcastId, _jobs: &Jobs) {
+        let opening = self.opening.lock().unwrap().recv_timeout(LONG).unwrap();
+        drop(self.opened.send(opening.wait(None)));
+    }
+}
+
+/// It was told before the open was over, and waited for itself.
+#[test]
+fn a_driver_that_waits_for_its_store_to_be_open_has_it() {
+    ends(|| {
+        let desk = jobs::desk();
+        let (_, job) = jobs::start(&desk, "k");
+        desk.broadcaster.close().unwrap();
+        let ((give, opening), (opened, wait_opened)) = (mpsc::channel(), mpsc::channel());
+        let late = Late { opening: Mutex::new(opening), opened };
+        let store = StoreOptions::new().io(Arc::new(MemIo::new(desk.io.machine())));
+        let options = Options::new().register(Arc::new(late));
+        let begun = Opening::begin(DIR, store, options).unwrap();
+        give.send(begun.clone()).unwrap();
+        let broadcaster = wait_opened.recv_timeout(LONG).expect("it waits for itself").unwrap();
+        assert_eq!(broadcaster.jobs().running(), [job]);
+        begun.wait(Some(LONG)).unwrap().close().unwrap();
+    });
 }
 
 /// Both values, in words.

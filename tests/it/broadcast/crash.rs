@@ -51,6 +51,10 @@ fn after(machine: &Machine, seed: u64) -> Vec<Machine> {
     let ways = survivors(&unsynced, WAYS, &mut Dice::new(seed));
     let mut machines = vec![machine.clone()];
     machines.extend(ways.iter().map(|way| machine.power_loss(&unsynced, way)));
+    let mut dice = Dice::new(seed);
+    let reused = machines.iter().filter_map(|left| machine.reuse_blocks(left, &mut dice));
+    let reused: Vec<Machine> = reused.collect();
+    machines.extend(reused);
     machines
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use oncelog::broadcast::{
@@ -53,6 +53,29 @@ impl Clock for Hands {
 
 /// Longer than anything takes that a test waits for.
 pub(super) const LONG: Duration = Duration::from_secs(20);
+
+/// Longer than any test takes, all its waits together.
+const TEST_MAX: Duration = Duration::from_secs(240);
+
+/// Runs a test that a deadlock would hang, so that it fails with a word instead. What hangs is left
+/// alone until the process ends.
+#[track_caller]
+pub(super) fn ends(test: impl FnOnce() + Send + 'static) {
+    let (running, over) = mpsc::channel::<()>();
+    let name = std::thread::current().name().unwrap_or("a test").to_owned();
+    let body = move || {
+        let _running = running;
+        test();
+    };
+    let thread = std::thread::Builder::new().name(name).spawn(body).unwrap();
+    // Nothing is ever sent: whoever could have is gone at the end, also by a panic.
+    if over.recv_timeout(TEST_MAX) == Err(mpsc::RecvTimeoutError::Timeout) {
+        panic!("it does not end: somebody waits who is never told");
+    }
+    if let Err(panic) = thread.join() {
+        std::panic::resume_unwind(panic);
+    }
+}
 
 /// Waits for something that another thread brings about.
 #[track_caller]
@@ -151,7 +174,18 @@ impl Script {
 
     pub(crate) fn wait_called(&self) {
         let said = self.said.lock().unwrap();
-        drop(self.turned.wait_while(said, |said| said.calls == 0).unwrap());
+        let called = self.turned.wait_timeout_while(said, LONG, |said| said.calls == 0).unwrap();
+        assert!(!called.1.timed_out(), "no callback was called");
+    }
+
+    /// Has the next callback wait, and say then what it is let go with.
+    pub(crate) fn next_waits(&self) -> Held {
+        let ((met, wait_met), (go, wait_go)) = (mpsc::channel(), mpsc::channel());
+        self.then(move |_| {
+            met.send(()).unwrap();
+            wait_go.recv_timeout(LONG).unwrap()
+        });
+        Held { met: wait_met, go }
     }
 
     pub(crate) fn calls(&self) -> u64 {
@@ -164,6 +198,23 @@ impl Script {
         effects.sort();
         effects.dedup();
         effects
+    }
+}
+
+/// A callback that waits for a test.
+pub(crate) struct Held {
+    met: mpsc::Receiver<()>,
+    go: mpsc::Sender<Verdict>,
+}
+
+impl Held {
+    #[track_caller]
+    pub(crate) fn wait_met(&self) {
+        self.met.recv_timeout(LONG).expect("the callback was not called");
+    }
+
+    pub(crate) fn go(&self, verdict: Verdict) {
+        self.go.send(verdict).unwrap();
     }
 }
 
@@ -270,7 +321,9 @@ impl Desk {
             let late = self.broadcaster.submit(request, Some(Duration::from_millis(1)));
             let late = late.unwrap_err();
             match late.kind() {
-                ErrorKind::InFlight => return late.broadcast_id().unwrap(),
+                ErrorKind::InFlight | ErrorKind::Parked => {
+                    return late.broadcast_id().unwrap();
+                }
                 // The deadline was over before the disk said so.
                 ErrorKind::OutcomeUnknown | ErrorKind::LockTimeout => {}
                 other => panic!("{other}: {late}"),

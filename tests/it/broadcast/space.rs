@@ -236,6 +236,24 @@ fn a_long_reason_takes_nothing_that_others_were_promised() {
 }
 
 #[test]
+fn a_task_that_is_parked_for_a_long_reason_on_a_full_disk_can_be_skipped() {
+    let desk = desk();
+    let accepted = accepted_until_full(&desk);
+    for _ in &accepted {
+        desk.script.next(Verdict::Park("l".repeat(60_000)));
+    }
+    for (key, id) in accepted.iter().enumerate() {
+        acknowledge(&desk, *id, "a task that parks");
+        let parked = desk.broadcaster.submit(&request(&key.to_string(), "p"), None).unwrap_err();
+        assert_eq!(parked.kind(), ErrorKind::Parked, "{key} of {}: {parked}", accepted.len());
+    }
+    for (key, id) in accepted.iter().enumerate() {
+        let skipped = desk.broadcaster.skip(*id, &"s".repeat(256));
+        skipped.unwrap_or_else(|e| panic!("{key} of {}: {e}", accepted.len()));
+    }
+}
+
+#[test]
 fn a_task_that_is_skipped_with_a_long_reason_on_a_full_disk_takes_a_short_one() {
     let mut policy = Policy::default();
     policy.retry_age_max = Duration::from_millis(50);

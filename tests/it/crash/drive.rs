@@ -17,7 +17,7 @@ use oncelog::{
 
 use super::crowd::{Meanwhile, Meeting};
 use super::hold::{self, Held, Hold};
-use super::oracle::{End, Oracle, count_of};
+use super::oracle::{End, Oracle};
 
 /// Where the log lies.
 pub(crate) const DIR: &str = "/db";
@@ -167,9 +167,15 @@ impl Driver {
         self.armed = Some(fault);
     }
 
-    /// An armed fault has met a call.
-    pub(crate) fn is_met(&self) -> bool {
-        self.io.struck() > 0
+    /// Where an armed fault has met a call: a number of this run, which another one shares that makes
+    /// the same calls and in which the same ones fail.
+    pub(crate) fn met(&self) -> Option<u64> {
+        (self.io.struck() > 0).then(|| self.io.trace())
+    }
+
+    /// Calls that armed faults have met until here.
+    pub(crate) fn spent(&self) -> u64 {
+        self.io.spent()
     }
 
     /// A refusal for space is told as what it is, and nothing else is told as one.
@@ -402,10 +408,10 @@ impl Driver {
             self.oracle(|o| lens.iter().map(|len| o.payload(*len, &stale)).collect());
         self.oracle(|o| {
             for (k, payload) in payloads.iter().enumerate() {
-                o.push(Arc::clone(payload), k + 1 == lens.len());
+                o.push(payload.clone(), k + 1 == lens.len());
             }
         });
-        let records: Vec<&[u8]> = payloads.iter().map(|p| &p[..]).collect();
+        let records: Vec<&[u8]> = payloads.iter().map(|p| &*p.bytes).collect();
         take(self.log(), Batch { kind: RecordKind::RECORD, records: &records })
     }
 
@@ -482,14 +488,14 @@ impl Driver {
                 // Whoever asks now is told of this.
                 oracle.promised = oracle.promised.max(log.durable_lsn().map_or(0, Lsn::get));
                 let payload = oracle.payload(len, &[]);
-                oracle.push(Arc::clone(&payload), true);
+                oracle.push(payload.clone(), true);
                 payload
             };
-            match log.try_enqueue(Batch { kind: RecordKind::RECORD, records: &[&payload] }) {
+            match log.try_enqueue(Batch { kind: RecordKind::RECORD, records: &[&payload.bytes] }) {
                 Ok(Some(enqueued)) => found.lock().unwrap().0.push(enqueued),
-                Ok(None) => drop(notes.lock().unwrap().oracle.history.pop()),
+                Ok(None) => notes.lock().unwrap().oracle.pop(),
                 Err(e) => {
-                    drop(notes.lock().unwrap().oracle.history.pop());
+                    notes.lock().unwrap().oracle.pop();
                     found.lock().unwrap().1.push(e.kind());
                 }
             }
@@ -527,16 +533,16 @@ impl Driver {
                 if !self.full && !self.is_struck() {
                     return Err(format!("G6: refused for space that is there: {}", chain(e)));
                 }
-                self.oracle(|o| o.history.truncate(count_of(before)));
+                self.oracle(|o| o.cut(before));
                 Ok(())
             }
             // Refused before a byte of it was written.
             ErrorKind::Io if self.is_struck() && !self.poisoned => {
-                self.oracle(|o| o.history.truncate(count_of(before)));
+                self.oracle(|o| o.cut(before));
                 Ok(())
             }
             ErrorKind::Poisoned if self.poisoned || self.is_struck() => {
-                self.oracle(|o| o.history.truncate(count_of(before)));
+                self.oracle(|o| o.cut(before));
                 self.poisoned = true;
                 Ok(())
             }

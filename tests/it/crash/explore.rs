@@ -223,7 +223,7 @@ impl<'a> Explorer<'a> {
         let recovered = driver.point_count();
         // As long as the record that was lost, so that stale frames behind it would fit.
         let lost = count_of(driver.last_lsn());
-        let len = oracle.history.get(lost).map_or(20, |rec| rec.payload.len());
+        let len = oracle.history.get(lost).map_or(20, |rec| rec.payload.bytes.len());
         driver.step(&Op::Space(None))?;
         driver.step(&Op::Synced(vec![len])).map_err(|e| format!("append after it: {e}"))?;
         let points = driver.into_points();

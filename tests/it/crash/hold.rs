@@ -120,7 +120,7 @@ impl Driver {
             Hold::RemoveCursor if cursor_of(self.log()).is_some() => {
                 self.oracle(|o| o.cursor.may.push(None));
                 let log = self.log().clone();
-                let done = log.cursor(CURSOR).and_then(oncelog::Cursor::remove);
+                let done = log.cursor(CURSOR).and_then(|cursor| cursor.remove());
                 self.settle_cursor(done, None)
             }
             Hold::Pin(quarters) => {

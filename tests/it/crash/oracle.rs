@@ -1,16 +1,58 @@
 //! What the caller of a log may rely on, and the comparison with what a log holds (DESIGN's G1 to
 //! G8).
 
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::hold::Stands;
 use oncelog::testing::Dice;
 use oncelog::{Log, Lsn, Record};
 
+/// Payloads that a thread keeps at most, of those that it made.
+const MADE_MAX: usize = 256;
+
+thread_local! {
+    /// By number and length: most are handed to many logs, behind one crash of thousands.
+    static MADE: RefCell<HashMap<(u64, usize), Payload>> = RefCell::default();
+}
+
+/// The bytes of a record.
+#[derive(Clone, Debug)]
+pub(crate) struct Payload {
+    pub(crate) bytes: Arc<[u8]>,
+    crc: u32,
+}
+
+impl Payload {
+    fn new(number: u64, len: usize, stale: &[u8]) -> Self {
+        let mut bytes = vec![0; len];
+        let mut dice = Dice::new(number);
+        match number % 4 {
+            0 => {}
+            1 => {
+                let count = len.min(stale.len());
+                bytes[..count].copy_from_slice(&stale[..count]);
+            }
+            _ => {
+                for chunk in bytes.chunks_mut(8) {
+                    let word = dice.roll().to_le_bytes();
+                    chunk.copy_from_slice(&word[..chunk.len()]);
+                }
+            }
+        }
+        // The number makes it unlike all others where there is room.
+        let name = number.to_le_bytes();
+        let room = len.min(name.len());
+        bytes[len - room..].copy_from_slice(&name[..room]);
+        Self { crc: crc32fast::hash(&bytes), bytes: bytes.into() }
+    }
+}
+
 /// One record that was handed to the log.
 #[derive(Clone, Debug)]
 pub(crate) struct Rec {
-    pub(crate) payload: Arc<[u8]>,
+    pub(crate) payload: Payload,
     /// Last of its batch.
     pub(crate) last: bool,
     /// Digest of this record and all before it.
@@ -33,8 +75,9 @@ pub(crate) enum End {
 /// What the caller knows about his log.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Oracle {
-    /// What each LSN holds if it is recovered; LSN 1 comes first.
-    pub(crate) history: Vec<Rec>,
+    /// What each LSN holds if it is recovered; LSN 1 comes first. Shared by all states that agree on
+    /// it.
+    pub(crate) history: Arc<Vec<Rec>>,
     /// Last LSN that was acknowledged as durable, or served by an open.
     pub(crate) promised: u64,
     /// Last LSN that a flush has written: a kill alone does not lose it.
@@ -63,29 +106,18 @@ impl Oracle {
 
     /// A payload that no other record has. Some are zeros, so that a lost sector looks like one
     /// that was written, and some hold `stale` bytes of a segment, frames and all.
-    pub(crate) fn payload(&mut self, len: usize, stale: &[u8]) -> Arc<[u8]> {
+    pub(crate) fn payload(&mut self, len: usize, stale: &[u8]) -> Payload {
         self.payloads += 1;
-        let mut bytes = vec![0; len];
-        let mut dice = Dice::new(self.payloads);
-        match self.payloads % 4 {
-            0 => {}
-            1 => {
-                for (target, source) in bytes.iter_mut().zip(stale) {
-                    *target = *source;
-                }
-            }
-            _ => {
-                for chunk in bytes.chunks_mut(8) {
-                    let word = dice.roll().to_le_bytes();
-                    chunk.copy_from_slice(&word[..chunk.len()]);
-                }
-            }
+        let number = self.payloads;
+        if number % 4 == 1 {
+            return Payload::new(number, len, stale);
         }
-        // The number makes it unlike all others where there is room.
-        let name = self.payloads.to_le_bytes();
-        let room = len.min(name.len());
-        bytes[len - room..].copy_from_slice(&name[..room]);
-        bytes.into()
+        MADE.with_borrow_mut(|made| {
+            if made.len() > MADE_MAX {
+                made.clear();
+            }
+            made.entry((number, len)).or_insert_with(|| Payload::new(number, len, &[])).clone()
+        })
     }
 
     /// True when one of the next `count` payloads holds stale bytes.
@@ -93,13 +125,24 @@ impl Oracle {
         (1..=count as u64).any(|k| (self.payloads + k) % 4 == 1)
     }
 
-    pub(crate) fn push(&mut self, payload: Arc<[u8]>, last: bool) {
+    pub(crate) fn push(&mut self, payload: Payload, last: bool) {
         let before = self.history.last().map_or(0, |rec| rec.digest);
-        let record = u64::from(crc32fast::hash(&payload)) << 32
-            | payload.len() as u64
-            | u64::from(last) << 31;
+        let record =
+            u64::from(payload.crc) << 32 | payload.bytes.len() as u64 | u64::from(last) << 31;
         let digest = Dice::new(before.rotate_left(17) ^ record).roll();
-        self.history.push(Rec { payload, last, digest });
+        Arc::make_mut(&mut self.history).push(Rec { payload, last, digest });
+    }
+
+    /// Forgets the records behind an LSN.
+    pub(crate) fn cut(&mut self, last: u64) {
+        if last < self.last() {
+            Arc::make_mut(&mut self.history).truncate(count_of(last));
+        }
+    }
+
+    /// Forgets the last record.
+    pub(crate) fn pop(&mut self) {
+        self.cut(self.last().saturating_sub(1));
     }
 
     /// A digest of everything that a check looks at.
@@ -139,7 +182,7 @@ impl Oracle {
             return Err(format!("G1: {last} is served, {durable} is durable"));
         }
         self.check_records(log, oldest, last)?;
-        self.history.truncate(count_of(last));
+        self.cut(last);
         (self.promised, self.written) = (last, last);
         // Whether a trim that did not return holds, the first opening behind it decides.
         self.oldest = (oldest, oldest);
@@ -174,7 +217,7 @@ impl Oracle {
             return Err(format!("G7: expected LSN {next} of {last}, found {}", found.lsn));
         }
         let known = &self.history[count_of(next) - 1];
-        if found.payload[..] != known.payload[..] {
+        if found.payload[..] != *known.payload.bytes {
             return Err(format!("G3: LSN {next} holds other bytes"));
         }
         if found.batch_end != known.last {

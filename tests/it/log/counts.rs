@@ -28,6 +28,23 @@ fn persists(io: &MemIo, work: impl FnOnce()) -> Vec<CallKind> {
     kinds
 }
 
+/// Not a byte less: what a failed sync left in the cache may be gone from the disk.
+#[test]
+fn an_open_writes_again_what_is_unproven_and_nothing_else() {
+    let (io, options) = memory();
+    let (log, _) = Log::open("/log", &options).unwrap();
+    log.append(&[1; 500]).unwrap();
+    log.append_batch(batch(&[&[2; 700], &[3; 700], &[4; 700]]), Durability::Synced).unwrap();
+    io.kill();
+    drop(log);
+    let io = io.successor(io.machine());
+    io.note_calls();
+    let (_log, report) = Log::open("/log", &options.io(Arc::new(io.clone()))).unwrap();
+    assert_eq!((report.proven_lsn, report.last_lsn), (Some(lsn(1)), Some(lsn(4))));
+    let writes = io.noted_calls().into_iter().filter(|(kind, _)| *kind == CallKind::Write);
+    assert_eq!(writes.map(|(_, len)| len).collect::<Vec<_>>(), [3 * 736]);
+}
+
 #[test]
 fn a_group_is_one_write_and_one_sync() {
     #[track_caller]

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use oncelog::io::fs::FsIo;
 use oncelog::io::{DirEntry, EntryKind, Io, IoFile, OpenHow};
-use oncelog::testing::{CallKind, EIO, EMFILE, Fault, Machine, MemIo, Which};
-use oncelog::{ErrorKind, Fill, FindingKind, Log, LogView, Options, Retention};
+use oncelog::testing::{CallKind, EIO, EMFILE, ENOSPC, Fault, Machine, MemIo, Which};
+use oncelog::{ErrorKind, Fill, FindingKind, Log, LogView, Options, Retention, Severity};
 use oncelog_format::segment::MINOR;
 use oncelog_format::{SegmentHeader, Slot};
 
@@ -107,6 +107,46 @@ fn a_roll_without_a_free_file_handle_is_refused_and_poisons_nothing() {
     io.arm(Which::Kind(CallKind::SyncDir), 1, 1, Fault::Error(EIO));
     assert_eq!(log.append(&[1; 9000]).unwrap_err().kind(), ErrorKind::Poisoned);
     assert_eq!(io.struck(), 3);
+}
+
+/// A footer stands behind the last frame then, and no frame comes there.
+#[test]
+fn an_append_behind_a_roll_that_was_refused_behind_the_footer_rolls() {
+    #[track_caller]
+    fn check(kind: CallKind, nth: u64) {
+        let (io, options) = memory();
+        let (log, _) = Log::open(DIR, &options).unwrap();
+        fill(&log, 5);
+        io.arm(Which::Kind(kind), nth, 1, Fault::Error(ENOSPC));
+        let refused = log.append(&[1; 9000]).unwrap_err();
+        assert_eq!((refused.kind(), io.struck()), (ErrorKind::StoreFull, 1), "{refused}");
+        let [first] = &segments(&io, DIR)[..] else { panic!("a segment was made") };
+        let sealed = io.machine().bytes(first).unwrap();
+        assert_eq!(log.append(b"small").unwrap(), lsn(6));
+        assert_eq!(segments(&io, DIR).len(), 2);
+        assert_eq!(io.machine().bytes(first).unwrap(), sealed, "one footer");
+        io.kill();
+        drop(log);
+        let options = options.io(Arc::new(MemIo::new(io.machine())));
+        let (log, report) = Log::open(DIR, &options).unwrap();
+        assert_eq!(read(&log, 1).len(), 6);
+        assert!(report.findings.iter().all(|found| found.severity == Severity::Info), "{report:?}");
+    }
+    // The header of the next segment, its slot, and its name.
+    check(CallKind::Write, 2);
+    check(CallKind::Write, 3);
+    check(CallKind::Rename, 1);
+}
+
+#[test]
+fn the_identity_of_a_log_is_durable_when_its_open_returns() {
+    let (io, options) = memory();
+    let (log, _) = Log::open(DIR, &options).unwrap();
+    let machine = io.machine();
+    let left = machine.power_loss(&machine.unsynced(), &[]);
+    let lock = left.bytes(Path::new(DIR).join("LOCK")).unwrap();
+    let found = oncelog_format::decode_lock(&lock[..32]).unwrap().expect("an identity");
+    assert_eq!(found.1, log.uuid());
 }
 
 #[test]

@@ -107,6 +107,22 @@ fn names_and_counts_are_bounded_and_moves_go_forward() {
     assert_eq!(kind("0"), Err(ErrorKind::Closed));
 }
 
+#[test]
+fn a_cursor_whose_removal_was_refused_is_removed_by_the_same_handle() {
+    for fault in [Fault::Error(ENOSPC), Fault::Error(EIO)] {
+        let (io, _options, log) = filled();
+        let cursor = log.cursor("c").unwrap();
+        io.arm(Which::Kind(CallKind::Write), 1, 1, fault);
+        assert!(cursor.remove().is_err());
+        assert_eq!(cursor.lsn().unwrap(), lsn(1), "it holds what it held");
+        assert_eq!(log.trim(lsn(6)).unwrap_err().kind(), ErrorKind::Pinned);
+        cursor.remove().unwrap();
+        assert_eq!(cursor.remove().unwrap_err().kind(), ErrorKind::InvalidInput);
+        log.trim(lsn(6)).unwrap();
+        assert_eq!(seen(&lost(&io)), []);
+    }
+}
+
 /// Were they lost, their LSNs would be given to records that the cursor's owner never saw.
 #[test]
 fn what_a_cursor_lets_go_of_is_durable_first() {

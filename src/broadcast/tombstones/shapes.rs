@@ -1,0 +1,122 @@
+//! What many tombstones have in common, kept once.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use oncelog_format::control::{Accepted, JobLink};
+use oncelog_format::message::{AckMode, Scope};
+
+/// The part of an acceptance that others are like.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Shape {
+    pub(crate) message_type: String,
+    pub(crate) principal: String,
+    pub(crate) scope_type: String,
+    pub(crate) domain: String,
+    pub(crate) vchannels: Vec<String>,
+    pub(crate) ack: AckMode,
+    pub(crate) print_version: u32,
+    pub(crate) print_names: Vec<String>,
+    pub(crate) lifetime_ms: u64,
+    pub(crate) firm: bool,
+    pub(crate) starts_job: bool,
+}
+
+impl Shape {
+    fn new(accepted: &Accepted, scope: &Scope) -> Self {
+        let print = &accepted.fingerprint;
+        Self {
+            message_type: accepted.message_type.clone(),
+            principal: scope.principal.clone(),
+            scope_type: scope.message_type.clone(),
+            domain: scope.domain.clone(),
+            vchannels: accepted.header.vchannels.clone(),
+            ack: accepted.header.ack,
+            print_version: print.version,
+            print_names: print.fields.iter().map(|field| field.name.clone()).collect(),
+            lifetime_ms: accepted.lifetime_ms,
+            firm: accepted.firm,
+            starts_job: accepted.job == JobLink::Starts,
+        }
+    }
+
+    /// Says whether an acceptance is of this shape.
+    fn fits(&self, accepted: &Accepted, scope: &Scope) -> bool {
+        let print = &accepted.fingerprint;
+        let names = print.fields.iter().map(|field| &field.name);
+        self.is_of(scope)
+            && self.message_type == accepted.message_type
+            && self.vchannels == accepted.header.vchannels
+            && self.ack == accepted.header.ack
+            && self.print_version == print.version
+            && self.print_names.iter().eq(names)
+            && self.lifetime_ms == accepted.lifetime_ms
+            && self.firm == accepted.firm
+            && self.starts_job == (accepted.job == JobLink::Starts)
+    }
+
+    /// Says whether a scope may be of this shape.
+    pub(crate) fn is_of(&self, scope: &Scope) -> bool {
+        self.principal == scope.principal
+            && self.scope_type == scope.message_type
+            && self.domain == scope.domain
+    }
+}
+
+/// Shapes by number, each as long as a tombstone has it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Shapes {
+    shapes: HashMap<usize, (Arc<Shape>, usize)>,
+    numbers: HashMap<Arc<Shape>, usize>,
+    /// Numbers below the greatest that are free.
+    free: Vec<usize>,
+    /// The one that was entered last: the next tombstone is mostly like it.
+    last: usize,
+}
+
+impl Shapes {
+    /// Counts one more tombstone of the shape of an acceptance; returns its number.
+    pub(crate) fn enter(&mut self, accepted: &Accepted, scope: &Scope) -> usize {
+        let last = self.shapes.get(&self.last);
+        if last.is_none_or(|(shape, _)| !shape.fits(accepted, scope)) {
+            let shape = Shape::new(accepted, scope);
+            self.last = match self.numbers.get(&shape) {
+                Some(number) => *number,
+                None => self.add(shape),
+            };
+        }
+        if let Some((_, count)) = self.shapes.get_mut(&self.last) {
+            *count += 1;
+        }
+        self.last
+    }
+
+    fn add(&mut self, shape: Shape) -> usize {
+        let number = self.free.pop().unwrap_or(self.shapes.len());
+        let shape = Arc::new(shape);
+        self.numbers.insert(Arc::clone(&shape), number);
+        self.shapes.insert(number, (shape, 0));
+        number
+    }
+
+    /// Counts one tombstone less; a shape that none has is forgotten.
+    pub(crate) fn leave(&mut self, number: usize) {
+        let Some((shape, count)) = self.shapes.get_mut(&number) else { return };
+        *count = count.saturating_sub(1);
+        if *count == 0 {
+            self.numbers.remove(shape);
+            self.shapes.remove(&number);
+            self.free.push(number);
+        }
+    }
+
+    pub(crate) fn shape(&self, number: usize) -> Option<&Shape> {
+        self.shapes.get(&number).map(|(shape, _)| &**shape)
+    }
+
+    /// How many there are.
+    #[cfg(test)]
+    pub(crate) fn count(&self) -> usize {
+        self.shapes.len()
+    }
+}

@@ -1,0 +1,83 @@
+//! What a window of many keys holds in memory.
+
+use std::sync::Arc;
+
+use allocation_counter::measure;
+use oncelog::broadcast::{AckMode, BroadcastId, Scope, State, TimeTick};
+use oncelog_format::control::{
+    Accepted, Ack, AckPosition, Body, ControlRecord, Done, DropCause, Dropped, JobLink, Outcome,
+};
+use oncelog_format::message::{BroadcastHeader, Fingerprint, FingerprintField};
+
+use crate::figures::figure;
+
+/// Keys of the window.
+const KEYS: u64 = 100_000;
+/// What each of them may hold.
+const KEY_BYTES_MAX: i64 = 160;
+
+/// The records of a broadcast of two vchannels, a millisecond behind the one before it.
+fn broadcast(state: &mut State, id: u64) {
+    let at_ms = 1_700_000_000_000 + id;
+    let field = |name: &str, with: u8| {
+        let digest = std::array::from_fn(|at| with ^ id.to_le_bytes()[at % 8]);
+        FingerprintField { name: name.into(), digest }
+    };
+    let accepted = Accepted {
+        header: BroadcastHeader {
+            id: BroadcastId(id),
+            vchannels: vec!["v0".into(), "v1".into()],
+            resources: Vec::new(),
+            ack: AckMode::Append,
+        },
+        message_type: "Noop".into(),
+        scope: Some(Scope {
+            principal: "default".into(),
+            message_type: "Noop".into(),
+            domain: "store".into(),
+            identity: "0".into(),
+            generation: 0,
+            client_key: format!("nightly-{id:08}").into_bytes(),
+        }),
+        fingerprint: Fingerprint {
+            version: 1,
+            fields: vec![field("payload", 1), field("vchannels", 2)],
+        },
+        ends: Vec::new(),
+        lifetime_ms: 24 * 60 * 60 * 1000,
+        firm: true,
+        job: JobLink::None,
+        properties: Vec::new(),
+        trace: Some("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".into()),
+        payload: vec![b'.'; 100],
+    };
+    let position = |vchannel: u32| AckPosition {
+        vchannel,
+        lsn: 2 * id + u64::from(vchannel),
+        time_tick: TimeTick((at_ms << 18) + u64::from(vchannel)),
+    };
+    let ack = Ack { id: BroadcastId(id), positions: vec![position(0), position(1)] };
+    let done = Done { id: BroadcastId(id), outcome: Outcome::Done };
+    for body in [Body::Accepted(Arc::new(accepted)), Body::Ack(ack), Body::Done(done)] {
+        state.apply(&ControlRecord { at_ms, body });
+    }
+}
+
+#[test]
+fn a_key_of_the_window_holds_few_bytes_and_leaves_none_behind() {
+    let mut state = State::default();
+    let filled = measure(|| (1..=KEYS).for_each(|id| broadcast(&mut state, id)));
+    let each = filled.bytes_current / i64::try_from(KEYS).unwrap();
+    assert_eq!(state.window().held_count(), usize::try_from(KEYS).unwrap());
+    assert!(each <= KEY_BYTES_MAX, "{each} bytes a key");
+    figure(14, "bytes in memory of a key of a window of 100,000", each);
+    let emptied = measure(|| {
+        for id in (1..=KEYS).map(BroadcastId) {
+            let dropped = Body::Dropped(Dropped { id, cause: DropCause::Expired });
+            state.apply(&ControlRecord { at_ms: 1_800_000_000_000, body: dropped });
+        }
+    });
+    // Filters remember that the keys were there, four bytes each and a power of two of them.
+    let left = filled.bytes_current + emptied.bytes_current;
+    assert!(left < 2 << 20, "{left} bytes stay");
+}
