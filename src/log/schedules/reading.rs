@@ -61,7 +61,7 @@ fn a_reader_that_a_trim_overtakes_is_told() {
             Ok(record) => assert_eq!(record.map(|record| record.lsn), Some(Lsn::FIRST)),
             Err(e) => {
                 assert_eq!(e.kind(), ErrorKind::Trimmed);
-                assert_eq!(e.lsn(), Some(second.get()));
+                assert_eq!(e.lsn(), Some(second));
             }
         }
         other.join().unwrap();
