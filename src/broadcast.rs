@@ -38,6 +38,7 @@ mod policy;
 mod refusal;
 mod request;
 mod restore;
+mod room;
 #[cfg(loom)]
 #[cfg(test)]
 mod schedules;
@@ -168,12 +169,15 @@ impl Broadcaster {
     }
 
     /// Broadcasts a request, at most once per key, and waits for the effect. Dropping out at the
-    /// timeout changes nothing about a request that was handed over.
+    /// timeout changes nothing about a request that was handed over. Room is kept on the disk for
+    /// what was accepted: where some has to be made for this request, the timeout does not cut that
+    /// short.
     ///
     /// # Errors
     ///
     /// `InvalidInput`, `Conflict`, `WindowFull`, `StoreFull`, `Limit`, `LockTimeout`, `Io`: refused,
-    /// the key is not consumed. `OutcomeUnknown`: not known, ask again with the same key and payload.
+    /// the key is not consumed; `StoreFull` also where unfinished work carries as much as
+    /// [`Options::open_bytes_max`]. `OutcomeUnknown`: not known, ask again with the same key and payload.
     /// `InFlight`, `Parked`: accepted and not done. `Poisoned`, `Closed`. Without a timeout `InFlight`
     /// comes as soon as there is no space for a copy or a record of what was accepted, with that as
     /// its source; the task goes on when there is.
@@ -195,7 +199,8 @@ impl Broadcaster {
     ///
     /// Durable when this returns `Ok`.
     pub fn resume(&self, id: BroadcastId, reason: &str) -> Result<()> {
-        self.inner().resume(id, reason)
+        let inner = self.inner();
+        inner.with_room(|| inner.resume(id, reason))
     }
 
     /// Ends a parked task as failed. It stands in for missing acks of consumers and for the
@@ -246,13 +251,15 @@ impl Broadcaster {
     /// Durable when this returns `Ok`.
     pub fn refresh(&self, policy: Policy) -> Result<()> {
         let inner = self.inner();
-        let mut core = inner.lock();
-        core.usable()?;
-        check_policy(&policy, &core.state)?;
-        let (pending, _) = inner.hand_over(&mut core, vec![Body::Policy(policy.record())])?;
-        core.policy = policy;
-        inner.turned.notify_all();
-        drop(core);
+        let (pending, _) = inner.with_room(|| {
+            let mut core = inner.lock();
+            core.usable()?;
+            check_policy(&policy, &core.state)?;
+            let handed = inner.hand_over(&mut core, vec![Body::Policy(policy.record())])?;
+            core.policy = policy.clone();
+            inner.turned.notify_all();
+            Ok(handed)
+        })?;
         inner.settle(pending)
     }
 
@@ -267,16 +274,16 @@ impl Broadcaster {
     /// Durable when this returns `Ok`.
     pub fn ensure_vchannels(&self, names: &[String]) -> Result<()> {
         let inner = self.inner();
-        let mut core = inner.lock();
-        core.usable()?;
-        let bodies = inner.missing_vchannels(&core, names)?;
-        if bodies.is_empty() {
-            drop(core);
-            return inner.settle_before();
-        }
-        let (pending, _) = inner.hand_over(&mut core, bodies)?;
-        drop(core);
-        inner.settle(pending)
+        let handed = inner.with_room(|| {
+            let mut core = inner.lock();
+            core.usable()?;
+            let bodies = inner.missing_vchannels(&core, names)?;
+            if bodies.is_empty() {
+                return Ok(None);
+            }
+            inner.hand_over(&mut core, bodies).map(Some)
+        })?;
+        handed.map_or_else(|| inner.settle_before(), |(pending, _)| inner.settle(pending))
     }
 
     /// Returns the collection of a name, made of `spec` where there is none. What exists is not
@@ -358,13 +365,14 @@ impl Broadcaster {
     pub fn rebase_clock(&self) -> Result<u64> {
         use crate::clock::Clock as _;
         let inner = self.inner();
-        let mut core = inner.lock();
-        core.usable()?;
-        let from_ms = inner.time().wall_ms();
-        let to_ms = inner.time().rebase();
-        let body = Body::ClockRebase(ClockRebase { from_ms });
-        let (pending, _) = inner.hand_over(&mut core, vec![body])?;
-        drop(core);
+        let (pending, to_ms) = inner.with_room(|| {
+            let mut core = inner.lock();
+            core.usable()?;
+            let from_ms = inner.time().wall_ms();
+            let to_ms = inner.time().rebase();
+            let body = Body::ClockRebase(ClockRebase { from_ms });
+            Ok((inner.hand_over(&mut core, vec![body])?.0, to_ms))
+        })?;
         inner.settle(pending)?;
         Ok(to_ms)
     }
@@ -380,11 +388,10 @@ impl Broadcaster {
     /// Durable when this returns `Ok`.
     pub fn accept_window(&self, reason: &str) -> Result<()> {
         let inner = self.inner();
-        let mut core = inner.lock();
-        let body =
-            Body::WindowAccepted(WindowAccepted { reason: ends::fitting(reason).to_owned() });
-        let (pending, _) = inner.hand_over(&mut core, vec![body])?;
-        drop(core);
+        let accepted = WindowAccepted { reason: ends::fitting(reason).to_owned() };
+        let body = Body::WindowAccepted(accepted);
+        let (pending, _) =
+            inner.with_room(|| inner.hand_over(&mut inner.lock(), vec![body.clone()]))?;
         inner.settle(pending)
     }
 

@@ -29,6 +29,8 @@ pub use earlier::Earlier;
 pub use filter::VchannelReader;
 pub use local::LocalChannel;
 pub use runs::Runs;
+#[cfg(feature = "import")]
+pub(crate) use runs::vchannel_of;
 pub use whole::WholeReader;
 
 /// Where a message stands.
@@ -154,6 +156,13 @@ pub trait MessageReader: fmt::Debug + Send {
     /// The LSN that the next call looks from.
     fn next_lsn(&self) -> Lsn;
 
+    /// Of whose message the last call of [`MessageReader::next`] said `Trimmed`: the vchannel of one in
+    /// chunks whose first ones are gone, which is all that is lost by that. `None` behind any other
+    /// answer; a `Trimmed` is then about all that stood below its LSN.
+    fn lost_of(&self) -> Option<&str> {
+        None
+    }
+
     /// Waits until there is something behind what was read, or the time is over; says whether
     /// there is. It need not be a message that this reader shows.
     ///
@@ -242,8 +251,9 @@ pub trait ChannelLog: fmt::Debug + Send + Sync + 'static {
         self.enqueue(messages)
     }
 
-    /// Makes sure that messages which were promised to come fit, so many bytes of them in all with
-    /// what frames add, whatever becomes of the disk; the last call counts.
+    /// Makes sure that messages which are promised to come fit, so many bytes of them in all with
+    /// what frames add, whatever becomes of the disk. It may take as long as it takes to write so
+    /// many bytes; what is owed is said by [`ChannelLog::owe`].
     ///
     /// # Errors
     ///
@@ -252,6 +262,16 @@ pub trait ChannelLog: fmt::Debug + Send + Sync + 'static {
     fn promise(&self, bytes: u64) -> Result<()> {
         let _ = bytes;
         Ok(())
+    }
+
+    /// Says whether so many bytes of promised messages would fit as it is. It writes nothing, and
+    /// waits for nobody who does: where it says no, [`ChannelLog::promise`] makes room.
+    ///
+    /// # Errors
+    ///
+    /// As [`ChannelLog::promise`].
+    fn is_promised(&self, bytes: u64) -> Result<bool> {
+        self.promise(bytes).map(|()| true)
     }
 
     /// Says how many bytes of messages that were promised are still to come: new work leaves them

@@ -214,7 +214,9 @@ impl Error {
         self.0.offset
     }
 
-    /// The LSN that the error is about; of [`ErrorKind::Trimmed`], the oldest one left.
+    /// The LSN that the error is about; of [`ErrorKind::Trimmed`], the one where reading goes on: the
+    /// oldest one left, or the one behind a chunk of a message whose first chunks are gone. A reader of
+    /// a channel says which of the two.
     #[must_use]
     pub fn lsn(&self) -> Option<Lsn> {
         self.0.lsn.and_then(Lsn::new)

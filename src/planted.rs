@@ -142,6 +142,8 @@ pub enum Bug {
     /// Retention and trims let go of the message with the last time tick before the next one is
     /// durable.
     TickUnkept,
+    /// New work keeps no room for itself in the next checkpoint.
+    CheckpointUncounted,
 }
 
 impl Bug {
@@ -185,8 +187,13 @@ impl Bug {
     pub const DAMAGE: [Self; 1] = [Self::LaterNotAsked];
 
     /// The bugs of space: of what is kept for the work that was accepted.
-    pub const SPACE: [Self; 4] =
-        [Self::ReserveSpent, Self::ReserveUnsynced, Self::EndUnpinned, Self::TickUnkept];
+    pub const SPACE: [Self; 5] = [
+        Self::ReserveSpent,
+        Self::ReserveUnsynced,
+        Self::EndUnpinned,
+        Self::TickUnkept,
+        Self::CheckpointUncounted,
+    ];
 
     /// The bugs of readers and backups.
     pub const READING: [Self; 2] = [Self::BackupUnmarked, Self::GapUntold];

@@ -11,16 +11,16 @@ use oncelog_format::control::{Accepted, Body, DropCause, Dropped, JobLink};
 use oncelog_format::message::{BroadcastHeader, BroadcastId, Fingerprint, Resource, Scope};
 
 use super::copies;
-use super::core::{Cell, Copy, Core, Deadline, Guard, Inner, Run, Settled};
+use super::core::{Cell, Core, Deadline, Guard, Inner};
 use super::deciding::DECISION_LEN;
 use super::fingerprint::fingerprint;
-use super::holds::Hold;
 use super::kind::{MessageType, Role};
 use super::locks::{Claim, Holder, canonical};
 use super::made::Lent;
 use super::policy::WhenFull;
 use super::refusal;
 use super::request::{Answer, Request, check_key, tombstone_answer};
+use super::room;
 use super::trace::{self, TraceParent};
 use super::waiting::{WAITERS_MAX, WAITERS_PER_KEY_MAX, Waiting};
 use super::window::{Admission as Room, Reserved};
@@ -125,8 +125,9 @@ impl Inner {
                 since_ms: self.time().wall_ms(),
             };
             self.ask(admission.holder(), claim, deadline)?;
-            let accepted =
-                self.accept(&mut admission, request, kind.as_ref(), &resources, &print)?;
+            let accepted = self.with_room(|| {
+                self.accept(&mut admission, request, kind.as_ref(), &resources, &print)
+            })?;
             // Without one, the key came to life again while this request waited for its locks.
             let Some((id, cell)) = accepted else { continue };
             return self.wait_for_end(self.lock(), id, &cell, false, deadline);
@@ -353,7 +354,12 @@ impl Inner {
         };
         let held = held.map_err(refusal::for_now);
         let holds;
-        (holds, accepted.ends) = held.inspect_err(|e| self.note_refusal(&mut core, e))?;
+        (holds, accepted.ends) = held.inspect_err(|e| {
+            self.tell_owed(&core);
+            if !room::is_lack(e) {
+                self.note_refusal(&mut core, e);
+            }
+        })?;
         let accepted = Arc::new(accepted);
         batch.extend(made);
         batch.push(Body::Accepted(Arc::clone(&accepted)));
@@ -361,27 +367,6 @@ impl Inner {
         core.locks.transfer(admission.holder(), Holder::Task(accepted.id()));
         admission.let_go(&mut core);
         Ok(Some((accepted.id(), cell)))
-    }
-
-    /// Hands an acceptance over and makes its run.
-    pub(crate) fn begin(
-        &self,
-        core: &mut Core,
-        batch: Vec<Body>,
-        id: BroadcastId,
-        holds: Vec<Hold>,
-    ) -> Result<Arc<Cell>> {
-        // What was promised to it, and refused, is nobody's.
-        let handed = self.hand_over_and_settle(core, batch, |_| Settled::Admitted(id));
-        handed.inspect_err(|_| self.tell_owed(core))?;
-        let run = core.run_of(id, Copy::Absent);
-        // What was applied is there.
-        let run = run.ok_or_else(refusal::unknown)?;
-        let cell = Arc::clone(&run.cell);
-        core.runs.insert(id, Run { holds, ..run });
-        core.owe(id);
-        core.owe_ending_of(&self.store, id);
-        Ok(cell)
     }
 }
 

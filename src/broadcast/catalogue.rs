@@ -12,20 +12,21 @@ use super::policy::Policy;
 use super::refusal;
 use super::state::State;
 use crate::error::{ErrorKind, Result};
+use crate::log::Pending;
 
 impl Inner {
     /// Records the policy in force where another one was recorded last.
     pub(super) fn note_policy(&self) -> Result<()> {
-        let mut core = self.lock();
-        let record: PolicyRecord = core.policy.record();
-        if core.state.policy() == Some(&record) {
-            return Ok(());
-        }
-        match self.hand_over(&mut core, vec![Body::Policy(record)]) {
-            Ok((pending, _)) => {
-                drop(core);
-                self.settle(pending)
+        let handed = self.with_room(|| {
+            let mut core = self.lock();
+            let record: PolicyRecord = core.policy.record();
+            if core.state.policy() == Some(&record) {
+                return Ok(None);
             }
+            self.hand_over(&mut core, vec![Body::Policy(record)]).map(Some)
+        });
+        match handed {
+            Ok(handed) => handed.map_or(Ok(()), |(pending, _)| self.settle(pending)),
             // Opening needs no free byte; the policy holds in this process all the same.
             Err(e) if e.kind() == ErrorKind::StoreFull => Ok(()),
             Err(e) => Err(e),
@@ -59,13 +60,17 @@ impl Inner {
         if spec.name.is_empty() || spec.vchannels.is_empty() {
             return Err(refusal::invalid("a collection needs a name and a vchannel"));
         }
+        let (collection, handed) = self.with_room(|| self.make_collection(spec))?;
+        handed.map_or_else(|| self.settle_before(), |pending| self.settle(pending))?;
+        Ok(collection)
+    }
+
+    /// The collection of a name, and what was handed over where it is made.
+    fn make_collection(&self, spec: &CollectionSpec) -> Result<(Arc<Collection>, Option<Pending>)> {
         let mut core = self.lock();
         core.usable()?;
         if let Some(found) = core.state.collection_named(&spec.name) {
-            let found = Arc::clone(found);
-            drop(core);
-            self.settle_before()?;
-            return Ok(found);
+            return Ok((Arc::clone(found), None));
         }
         #[cfg(planted)]
         if crate::planted::is_active(crate::planted::Bug::DecidedBesideBatch) {
@@ -77,20 +82,19 @@ impl Inner {
         let collection = spec.collection(core.state.next_collection_id());
         bodies.push(Body::Collection(Arc::clone(&collection)));
         let (pending, _) = self.hand_over(&mut core, bodies)?;
-        drop(core);
-        self.settle(pending)?;
-        Ok(collection)
+        Ok((collection, Some(pending)))
     }
 
     pub(super) fn update_collection(&self, collection: Collection) -> Result<()> {
-        let mut core = self.lock();
-        core.usable()?;
-        if core.state.collection(collection.id).is_none() {
-            return Err(refusal::invalid(format!("unknown collection {}", collection.id)));
-        }
-        let body = Body::Collection(Arc::new(collection));
-        let (pending, _) = self.hand_over(&mut core, vec![body])?;
-        drop(core);
+        let collection = Arc::new(collection);
+        let (pending, _) = self.with_room(|| {
+            let mut core = self.lock();
+            core.usable()?;
+            if core.state.collection(collection.id).is_none() {
+                return Err(refusal::invalid(format!("unknown collection {}", collection.id)));
+            }
+            self.hand_over(&mut core, vec![Body::Collection(Arc::clone(&collection))])
+        })?;
         self.settle(pending)
     }
 }

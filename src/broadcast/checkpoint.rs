@@ -294,7 +294,7 @@ impl Inner {
     /// Writes a checkpoint, reads it back, and trims control; `None` when no record stands behind
     /// the last one.
     pub(crate) fn checkpoint(&self) -> Result<Option<Checkpoint>> {
-        let written = self.checkpoint_next();
+        let written = self.with_room(|| self.checkpoint_next());
         match &written {
             Ok(Some(checkpoint)) => {
                 let Checkpoint { covers, stream_bytes, .. } = *checkpoint;
@@ -396,9 +396,10 @@ impl Inner {
         while let Some(part) = stream.take(covers, all) {
             // As much as it is: room for a whole one would start a segment for a small one.
             let len = if let Body::CheckpointPart(part) = &part { part.bytes.len() } else { 0 };
-            let mut core = self.lock_to_decide(len + DECISION_LEN);
-            let (pending, _) = self.hand_over(&mut core, vec![part])?;
-            drop(core);
+            let (pending, _) = self.with_room(|| {
+                let mut core = self.lock_to_decide(len + DECISION_LEN);
+                self.hand_over(&mut core, vec![part.clone()])
+            })?;
             // One part is in memory at a time, and others have the disk in between.
             self.settle(pending)?;
         }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError};
 
 use oncelog_format::EncodeError;
-use oncelog_format::control::Accepted;
+use oncelog_format::control::{Accepted, JobLink};
 use oncelog_format::message::{
     BroadcastHeader, BroadcastId, MESSAGE_VERSION, MessageType, Properties, TimeTick, TraceContext,
     Vchannel, Version, WriterTerm,
@@ -60,12 +60,19 @@ pub(crate) fn copy_bytes(
 
 /// Checks before the acceptance what could only fail behind it: that every copy encodes, and fits,
 /// in chunks where it has to. Returns the bytes of the copies on each pchannel.
+///
+/// The ending of a job is sent as if it had been accepted with its job, whatever the channels take
+/// by now: else a job that ran when limits were lowered would never end.
 pub(crate) fn check(inner: &Inner, core: &Core, accepted: &Accepted) -> Result<Vec<(String, u64)>> {
     let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
+    let in_parts = match accepted.job {
+        JobLink::Ends { .. } => chunks::accepted_total,
+        _ => chunks::total,
+    };
     for vchannel in &accepted.header.vchannels {
         let channel = inner.channel_of(&core.state, vchannel)?;
         let properties = properties(accepted, core.state.term(), vchannel)?;
-        let total = chunks::total(&properties, &accepted.payload, &channel.limits())?;
+        let total = in_parts(&properties, &accepted.payload, &channel.limits())?;
         let bytes = chunks::bytes(&properties, &accepted.payload, total);
         let pchannel = core.state.pchannel_of(vchannel).unwrap_or_default();
         let sum = sums.entry(pchannel).or_default();

@@ -28,13 +28,14 @@ use super::owed::Owed;
 use super::policy::Policy;
 use super::refusal;
 use super::request::Answer;
+use super::room;
 use super::snapshot::Snapshot;
 use super::state::State;
 use super::window::Reserved;
 use crate::channel::{ChannelLog, ChannelPin, Position};
 use crate::clock::{Clock, LogTime};
 use crate::error::{Error, ErrorKind, Result};
-use crate::log::reserve::Use;
+use crate::log::reserve::{Taken, Use};
 use crate::log::{Batch, Pending, RecordKind};
 use crate::lsn::Lsn;
 use crate::store::Store;
@@ -243,10 +244,10 @@ impl Inner {
     /// Decides: enqueues records in one batch and applies them.
     ///
     /// Nothing is durable when this returns. An error means that nothing was written or applied,
-    /// unless it stops the broadcaster.
+    /// unless it stops the broadcaster; one that says so asks for room first, see
+    /// [`Inner::with_room`].
     pub(crate) fn hand_over(&self, core: &mut Core, bodies: Vec<Body>) -> Result<(Pending, u64)> {
         core.usable()?;
-        let usage = core.usage(&bodies);
         // Log time never stands behind a record: a clock that was raised by one cannot go back.
         let at_ms = self.time().wall_ms().max(core.state.newest_ms());
         let records: Vec<ControlRecord> =
@@ -259,9 +260,14 @@ impl Inner {
         };
         let encoded = records.iter().map(encode).collect::<Result<Vec<_>>>()?;
         let slices: Vec<&[u8]> = encoded.iter().map(Vec::as_slice).collect();
+        let bytes: usize = slices.iter().map(|slice| slice.len()).sum();
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        let bodies: Vec<&Body> = records.iter().map(|record| &record.body).collect();
+        let usage = core.usage(&bodies, bytes, self.options.open_bytes_max)?;
         let batch = Batch { kind: RecordKind::CONTROL, records: &slices };
-        match self.store.control().enqueue_as(batch, usage) {
-            Ok(pending) => {
+        match self.store.control().enqueue_kept(batch, usage) {
+            Ok(Taken::Lacks(bytes)) => Err(room::lacks(None, bytes)),
+            Ok(Taken::In(pending)) => {
                 for record in &records {
                     if let Some(snapshot) = &mut core.snapshot {
                         snapshot.note(&core.state, record);

@@ -95,6 +95,7 @@ mod tests {
     use oncelog_format::message::AckMode;
 
     use super::*;
+    use crate::broadcast::owed::OPEN_BYTES_MAX;
     use crate::broadcast::{Broadcaster, MessageType, Options, Request, Task, Verdict};
     use crate::io::mem::{Machine, MemIo};
     use crate::log::CreateMode;
@@ -141,9 +142,12 @@ mod tests {
         };
         let skip = |reason: &str| Body::Skip(Skip { id, reason: reason.to_owned() });
         let park = |reason: &str| Body::Park(Park { id, reason: reason.to_owned() });
-        let kept = |bodies: &[Body]| match core.usage(bodies) {
-            Use::Ending(kept) => kept,
-            Use::New(_) => panic!("it ends no work"),
+        let kept = |bodies: &[Body]| {
+            let bodies: Vec<&Body> = bodies.iter().collect();
+            match core.usage(&bodies, 0, OPEN_BYTES_MAX).unwrap() {
+                Use::Ending(kept) => kept,
+                Use::New(_) => panic!("it ends no work"),
+            }
         };
         // Two of a kind: half of it is its own.
         assert_eq!(kept(&[done(&long)]), owed / 2);

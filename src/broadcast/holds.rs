@@ -4,15 +4,17 @@
 //! A pchannel is let go once the acks of all its copies are durable, the rest with the end. A store
 //! that is opened holds the same for what it takes up.
 
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use oncelog_format::control::{Accepted, JobLink, Outcome as Ending, PchannelEnd};
+use oncelog_format::control::{Accepted, Body, JobLink, Outcome as Ending, PchannelEnd};
 use oncelog_format::message::BroadcastId;
 
-use super::core::{Copy, Core, Guard, Inner, Run};
+use super::core::{Cell, Copy, Core, Guard, Inner, Run, Settled};
 use super::locks::{Claim, Holder};
 use super::owed::Promise;
+use super::refusal;
+use super::room;
 use crate::channel::{ChannelLog, ChannelPin};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
@@ -34,14 +36,15 @@ pub(crate) struct Hold {
 }
 
 impl Inner {
-    /// Pins the pchannels of a broadcast where they end, and makes sure that its copies, of so many
-    /// bytes by pchannel, will fit; where it starts a job, those of the job's ending too. Those of an
-    /// ending were promised with its job: nothing that the job holds keeps it from ending.
+    /// Pins the pchannels of a broadcast where they end, and has them keep room for its copies, of so
+    /// many bytes by pchannel; where it starts a job, for those of the job's ending too. Those of an
+    /// ending were promised with its job, and nothing is asked for: nothing that the job holds keeps
+    /// it from ending.
     ///
     /// # Errors
     ///
-    /// `Limit` where no reserve holds them, `StoreFull` where they may not fit; the errors of the
-    /// channels.
+    /// `Limit` where no reserve holds them, `StoreFull` where they may not fit, or room is to be made
+    /// first; the errors of the channels. Behind any of them [`Inner::tell_owed`] is to be called.
     pub(crate) fn hold_ends(
         &self,
         core: &Core,
@@ -50,7 +53,6 @@ impl Inner {
     ) -> Result<(Vec<Hold>, Vec<PchannelEnd>)> {
         let header = &accepted.header;
         let name = format!("broadcast {}", header.id);
-        let promised = core.owed.promised_to(accepted.job);
         let ending = match accepted.job {
             JobLink::Starts => Promise::of_ending(&self.store, &core.state, accepted)?,
             _ => Promise::default(),
@@ -63,9 +65,9 @@ impl Inner {
                 continue;
             }
             let bytes = copies.iter().find(|(name, _)| name == pchannel).map_or(0, |found| found.1);
-            let more = bytes.saturating_add(ending.to(pchannel));
-            if more > promised.map_or(0, |promised| promised.to(pchannel)) {
-                promise(&**channel, core.owed.to(pchannel), more)?;
+            if !matches!(accepted.job, JobLink::Ends { .. }) {
+                let more = bytes.saturating_add(ending.to(pchannel));
+                keep(&**channel, pchannel, (core.owed.to(pchannel), more))?;
             }
             let pin = channel.pin(&name, None)?;
             #[cfg(planted)]
@@ -79,6 +81,27 @@ impl Inner {
             holds.push(Hold { pchannel, pin, bytes });
         }
         Ok((holds, ends))
+    }
+
+    /// Hands an acceptance over and makes its run.
+    pub(crate) fn begin(
+        &self,
+        core: &mut Core,
+        batch: Vec<Body>,
+        id: BroadcastId,
+        holds: Vec<Hold>,
+    ) -> Result<Arc<Cell>> {
+        // What was promised to it, and refused, is nobody's.
+        let handed = self.hand_over_and_settle(core, batch, |_| Settled::Admitted(id));
+        handed.inspect_err(|_| self.tell_owed(core))?;
+        let run = core.run_of(id, Copy::Absent);
+        // What was applied is there.
+        let run = run.ok_or_else(refusal::unknown)?;
+        let cell = Arc::clone(&run.cell);
+        core.runs.insert(id, Run { holds, ..run });
+        core.owe(id);
+        core.owe_ending_of(&self.store, id);
+        Ok(cell)
     }
 
     /// Lets go of the pchannels of a task whose acks are durable.
@@ -112,7 +135,7 @@ impl Inner {
         let ending = Promise::of_ending(&self.store, &core.state, starts)?;
         for (pchannel, bytes) in ending.by_pchannel() {
             if let Some(channel) = self.store.channel(pchannel) {
-                promise(&**channel, core.owed.to(pchannel), bytes)?;
+                keep(&**channel, pchannel, (core.owed.to(pchannel), bytes))?;
             }
         }
         Ok(())
@@ -187,8 +210,9 @@ fn tell_owed(store: &Store, core: &Core) {
     }
 }
 
-/// Makes sure that a channel has room for so many bytes beside those that it is owed.
-fn promise(channel: &dyn ChannelLog, owed: u64, bytes: u64) -> Result<()> {
+/// Has a channel keep room for so many bytes beside those that it is owed, where there is some; see
+/// [`super::room`].
+fn keep(channel: &dyn ChannelLog, pchannel: &str, (owed, bytes): (u64, u64)) -> Result<()> {
     if bytes > RESERVED_MAX {
         let what = format!(
             "the copies on one pchannel are too large: expected at most {RESERVED_MAX} bytes, found \
@@ -202,7 +226,11 @@ fn promise(channel: &dyn ChannelLog, owed: u64, bytes: u64) -> Result<()> {
             "a pchannel owes as much as a reserve holds: until copies stand, it takes no more";
         return Err(Error::new(ErrorKind::StoreFull, what));
     }
-    channel.promise(all)
+    if !channel.is_promised(all)? {
+        return Err(room::lacks(Some(pchannel), all));
+    }
+    channel.owe(all);
+    Ok(())
 }
 
 /// Takes up what was not done: runs, locks, what they hold, and the order in which workers look at it.
@@ -268,7 +296,7 @@ fn keep_room(store: &Store, core: &Core) {
 /// Those of the channels.
 fn hold_again(store: &Store, core: &mut Core, id: BroadcastId) -> Result<()> {
     let Some(task) = core.state.task(id) else { return Ok(()) };
-    let accepted = std::sync::Arc::clone(&task.accepted);
+    let accepted = Arc::clone(&task.accepted);
     let copies = accepted.header.vchannels.iter().zip(&task.acks);
     let missing: Vec<&String> =
         copies.filter(|(_, ack)| ack.is_none()).map(|(vchannel, _)| vchannel).collect();

@@ -22,11 +22,13 @@ use super::core::{Core, Deadline, Inner};
 use super::ends;
 use super::kind::Role;
 use super::locks::{Claim, Holder};
+use super::owed::check_ending;
 use super::refusal;
 use super::state::Job;
 use crate::channel::{ChannelLog, Outgoing, Position};
 use crate::clock::Clock;
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
+use crate::log::Pending;
 
 /// Domain of the lock that each job has for itself.
 pub(super) const JOB_DOMAIN: &str = "_job";
@@ -154,15 +156,17 @@ impl Jobs {
     ///
     /// Durable when this returns `Ok`; unknown after `Poisoned`.
     pub fn plan(&self, plan: JobPlan) -> Result<()> {
-        let mut core = self.inner.lock();
-        core.usable()?;
-        let job = attempt_of(&core, plan.job, plan.attempt)?;
-        if job.plan.is_some() {
-            return Err(refusal::invalid(format!("job {} is planned", plan.job)));
-        }
-        let handed = self.inner.hand_over(&mut core, vec![Body::JobPlan(Arc::new(plan))])?;
-        drop(core);
-        self.inner.settle(handed.0)
+        let plan = Arc::new(plan);
+        let (pending, _) = self.inner.with_room(|| {
+            let mut core = self.inner.lock();
+            core.usable()?;
+            let job = attempt_of(&core, plan.job, plan.attempt)?;
+            if job.plan.is_some() {
+                return Err(refusal::invalid(format!("job {} is planned", plan.job)));
+            }
+            self.inner.hand_over(&mut core, vec![Body::JobPlan(Arc::clone(&plan))])
+        })?;
+        self.inner.settle(pending)
     }
 
     /// Records how far the current attempt is; a reason that no record takes is cut.
@@ -177,15 +181,16 @@ impl Jobs {
     /// Durable when this returns `Ok`; unknown after `Poisoned`.
     pub fn record(&self, mut state: JobState) -> Result<()> {
         state.reason.truncate(ends::fitting(&state.reason).len());
-        let mut core = self.inner.lock();
-        core.usable()?;
-        let job = running(&core, state.job)?;
-        if job.attempt != state.attempt {
-            return Err(other_attempt(state.job, job.attempt, state.attempt));
-        }
-        let handed = self.inner.hand_over(&mut core, vec![Body::JobState(state)])?;
-        drop(core);
-        self.inner.settle(handed.0)
+        let (pending, _) = self.inner.with_room(|| {
+            let mut core = self.inner.lock();
+            core.usable()?;
+            let job = running(&core, state.job)?;
+            if job.attempt != state.attempt {
+                return Err(other_attempt(state.job, job.attempt, state.attempt));
+            }
+            self.inner.hand_over(&mut core, vec![Body::JobState(state.clone())])
+        })?;
+        self.inner.settle(pending)
     }
 
     /// Ends an attempt: broadcasts `message_type` (`CommitImport` or `AbortImport`) with `payload`
@@ -194,8 +199,9 @@ impl Jobs {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for another attempt or an unregistered type; `Parked`, `StoreFull`,
-    /// `Io`, `OutcomeUnknown`, `InFlight`, `Poisoned`, `Closed`.
+    /// `InvalidInput` for another attempt or an unregistered type; `Limit` for a name of more than 64
+    /// bytes or a payload of more than 256, for which no room is kept; `Parked`, `StoreFull`, `Io`,
+    /// `OutcomeUnknown`, `InFlight`, `Poisoned`, `Closed`.
     ///
     /// # Durability
     ///
@@ -212,6 +218,7 @@ impl Jobs {
         if kind.is_none_or(|kind| kind.role() != Role::EndsJob) {
             return Err(refusal::invalid(format!("{message_type} is not registered to end jobs")));
         }
+        check_ending(message_type, &payload)?;
         if let Some(ended) = self.ended_before(job, attempt)? {
             return Ok(ended);
         }
@@ -233,11 +240,8 @@ impl Jobs {
             };
             return ended.ok_or(e);
         }
-        let mut core = self.inner.lock();
-        // The ending belongs to the span of who asked for the job.
-        let trace = core.state.job(job).and_then(|job| job.accepted.trace.clone());
-        let begun = self.begin_ending(&mut core, holder, (job, attempt), |header| Accepted {
-            header: BroadcastHeader { resources: vec![own], ..header },
+        let ending = |header: BroadcastHeader, trace: Option<String>| Accepted {
+            header: BroadcastHeader { resources: vec![own.clone()], ..header },
             message_type: message_type.to_owned(),
             scope: None,
             fingerprint: Fingerprint { version: 1, fields: Vec::new() },
@@ -247,8 +251,12 @@ impl Jobs {
             job: JobLink::Ends { job, attempt, commit },
             properties: Vec::new(),
             trace,
-            payload,
+            payload: payload.clone(),
+        };
+        let begun = self.inner.with_room(|| {
+            self.begin_ending(&mut self.inner.lock(), holder, (job, attempt), &ending)
         });
+        let mut core = self.inner.lock();
         let (id, committed, mine) = match begun {
             Ok(Some(id)) => (id, commit, true),
             Ok(None) => {
@@ -287,7 +295,7 @@ impl Jobs {
         core: &mut Core,
         holder: Holder,
         (job, attempt): (BroadcastId, u32),
-        accepted: impl FnOnce(BroadcastHeader) -> Accepted,
+        ending: &dyn Fn(BroadcastHeader, Option<String>) -> Accepted,
     ) -> Result<Option<BroadcastId>> {
         core.usable()?;
         let state = core.state.job(job).ok_or_else(|| unknown_job(job))?;
@@ -299,7 +307,8 @@ impl Jobs {
         }
         let id = core.state.next_id();
         let header = BroadcastHeader { id, ..state.accepted.header.clone() };
-        let mut accepted = accepted(header);
+        // It belongs to the span of who asked for the job.
+        let mut accepted = ending(header, state.accepted.trace.clone());
         let copies = copies::check(&self.inner, core, &accepted)?;
         let holds;
         (holds, accepted.ends) = self.inner.hold_ends(core, &accepted, &copies)?;
@@ -332,28 +341,31 @@ impl Jobs {
             core.claim(&accepted, self.inner.time().wall_ms())
         };
         self.inner.ask(holder, claim, deadline)?;
-        let mut core = self.inner.lock();
-        let handed = self.check_reattempt(&core, job).and_then(|starts| {
-            self.inner.promise_ending(&core, &starts)?;
-            let attempt = core.state.job(job).map_or(2, |job| job.attempt.saturating_add(1));
-            let body = Body::Attempt(Attempt { job, attempt });
-            Ok((self.inner.hand_over(&mut core, vec![body])?, attempt))
-        });
-        let ((pending, _), attempt) = match handed {
-            Ok(handed) => handed,
-            Err(e) => {
-                self.inner.tell_owed(&core);
-                self.inner.release(&mut core, holder);
-                return Err(refusal::for_now(e));
+        let begun = self.inner.with_room(|| {
+            let mut core = self.inner.lock();
+            let begun = self.begin_attempt(&mut core, job);
+            if begun.is_ok() {
+                core.locks.transfer(holder, Holder::Job(job));
+                core.owe_ending(&self.inner.store, job);
             }
-        };
-        core.locks.transfer(holder, Holder::Job(job));
-        core.owe_ending(&self.inner.store, job);
-        self.inner.tell_owed(&core);
-        drop(core);
+            self.inner.tell_owed(&core);
+            begun
+        });
+        let (pending, attempt) = begun
+            .map_err(refusal::for_now)
+            .inspect_err(|_| self.inner.release(&mut self.inner.lock(), holder))?;
         self.inner.settle(pending)?;
         self.inner.tell_driver(job);
         Ok(attempt)
+    }
+
+    /// Hands the next attempt of a job over; returns which one it is.
+    fn begin_attempt(&self, core: &mut Core, job: BroadcastId) -> Result<(Pending, u32)> {
+        let starts = self.check_reattempt(core, job)?;
+        self.inner.promise_ending(core, &starts)?;
+        let attempt = core.state.job(job).map_or(2, |job| job.attempt.saturating_add(1));
+        let body = Body::Attempt(Attempt { job, attempt });
+        Ok((self.inner.hand_over(core, vec![body])?.0, attempt))
     }
 
     fn check_reattempt(&self, core: &Core, job: BroadcastId) -> Result<Arc<Accepted>> {
@@ -437,11 +449,11 @@ impl Jobs {
     }
 }
 
-fn unknown_job(job: BroadcastId) -> crate::error::Error {
+fn unknown_job(job: BroadcastId) -> Error {
     refusal::invalid(format!("unknown job {job}"))
 }
 
-fn other_attempt(job: BroadcastId, is: u32, found: u32) -> crate::error::Error {
+fn other_attempt(job: BroadcastId, is: u32, found: u32) -> Error {
     refusal::invalid(format!("job {job} is at another attempt: expected {is}, found {found}"))
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use oncelog_format::message::BroadcastId;
 
 use super::kind::MessageType;
+use super::owed::OPEN_BYTES_MAX;
 use super::policy::Policy;
 
 /// Jobs at once by default.
@@ -24,6 +25,7 @@ pub struct Options {
     pub(crate) job_slots_max: usize,
     pub(crate) worker_count: usize,
     pub(crate) checkpoint_bytes: u64,
+    pub(crate) open_bytes_max: u64,
     pub(crate) only: Option<BroadcastId>,
 }
 
@@ -38,6 +40,7 @@ impl Options {
             job_slots_max: JOB_SLOTS_MAX,
             worker_count: WORKER_COUNT,
             checkpoint_bytes: CHECKPOINT_BYTES,
+            open_bytes_max: OPEN_BYTES_MAX,
             only: None,
         }
     }
@@ -76,6 +79,16 @@ impl Options {
     #[must_use]
     pub fn checkpoint_bytes(mut self, bytes: u64) -> Self {
         self.checkpoint_bytes = bytes;
+        self
+    }
+
+    /// Sets the most bytes that unfinished work carries: tasks that are not done and jobs that are not
+    /// over, with payloads, properties and plans; 512 MiB by default, which is the most. New work
+    /// above that is refused with `StoreFull` until some of it is done: room is kept on the disk for
+    /// a checkpoint that holds all of it.
+    #[must_use]
+    pub fn open_bytes_max(mut self, bytes: u64) -> Self {
+        self.open_bytes_max = bytes.min(OPEN_BYTES_MAX);
         self
     }
 

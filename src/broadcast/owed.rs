@@ -13,7 +13,7 @@ use super::holds::Hold;
 use super::jobs::JOB_DOMAIN;
 use super::refusal;
 use super::state::State;
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 use crate::log::reserve::{RESERVED_MAX, Use};
 use crate::store::Store;
 
@@ -34,8 +34,17 @@ pub(super) const REASON_BYTES_MAX: usize = 256;
 const TYPE_LEN: usize = 64;
 const PAYLOAD_LEN: usize = 256;
 
-/// Bytes that a task takes in a checkpoint, about, beside what it carries, and those of all else.
-const ENTRY_BYTES: u64 = 256;
+/// Most bytes that control keeps for what was accepted, and for a checkpoint: beside them the first
+/// record of a checkpoint, or a batch of what it makes smaller, fits into the largest reserve.
+const PROMISED_MAX: u64 = RESERVED_MAX - (1 << 20);
+
+/// Most bytes that unfinished work carries: tasks that are not done and jobs that are not over, with
+/// their payloads, properties and plans. A checkpoint holds them all, and is written on a full disk
+/// too: so they take no more than half of the largest reserve, and leave the rest to the keys of the
+/// window and to the records that end the work.
+pub(crate) const OPEN_BYTES_MAX: u64 = 512 << 20;
+
+/// More than the frames and the ends of a checkpoint take, beside its entries.
 const CHECKPOINT_BYTES: u64 = 16 << 10;
 
 /// Bytes of control that a task may yet take.
@@ -51,12 +60,31 @@ fn ending_bytes(starts: &Accepted) -> u64 {
     control_bytes(starts).saturating_add(u64::try_from(own).unwrap_or(u64::MAX))
 }
 
-/// Bytes that a task carries into a checkpoint until it is done.
-fn carried_bytes(accepted: &Accepted) -> u64 {
-    let properties = accepted.properties.iter().map(|(key, value)| key.len() + value.len());
-    let vchannels = accepted.header.vchannels.iter().map(String::len);
-    let lens = properties.chain(vchannels).chain([accepted.payload.len()]);
-    lens.map(|len| u64::try_from(len).unwrap_or(u64::MAX)).fold(0, u64::saturating_add)
+fn payload_bytes(accepted: &Accepted) -> u64 {
+    u64::try_from(accepted.payload.len()).unwrap_or(u64::MAX)
+}
+
+/// Room is kept for an ending from the acceptance of its job on, before anybody knows what it is.
+///
+/// # Errors
+///
+/// `Limit` for one that is larger than that.
+pub(super) fn check_ending(message_type: &str, payload: &[u8]) -> Result<()> {
+    for (what, found, max) in
+        [("name", message_type.len(), TYPE_LEN), ("payload", payload.len(), PAYLOAD_LEN)]
+    {
+        if found > max {
+            let what =
+                format!("the {what} of an ending: expected {max} bytes at most, found {found}");
+            return Err(Error::new(ErrorKind::Limit, what));
+        }
+    }
+    Ok(())
+}
+
+/// What ends work and leaves so much to others. No reserve holds more than the largest one.
+fn ending_use(owed: u64, more: u64) -> Use {
+    Use::Ending(owed.saturating_add(more).min(PROMISED_MAX))
 }
 
 /// What is kept for the ending of a job: bytes of control and, by pchannel, of its copies.
@@ -130,8 +158,6 @@ pub(crate) struct Owed {
     copies: BTreeMap<String, u64>,
     /// Of these, what is kept for the endings of jobs.
     endings: BTreeMap<BroadcastId, Promise>,
-    /// What open tasks carry into a checkpoint.
-    carried: u64,
 }
 
 impl Owed {
@@ -185,20 +211,28 @@ impl Owed {
 }
 
 impl Core {
-    /// What a batch is to control's reserve.
-    pub(crate) fn usage(&self, bodies: &[Body]) -> Use {
+    /// What a batch of so many bytes is to control's reserve.
+    ///
+    /// # Errors
+    ///
+    /// `StoreFull` where unfinished work would carry more than [`OPEN_BYTES_MAX`].
+    pub(crate) fn usage(&self, bodies: &[&Body], bytes: u64, open_max: u64) -> Result<Use> {
         let owed = self.owed.control;
         if let [Body::Accepted(ending)] = bodies
-            && let Some(promised) = self.owed.promised_to(ending.job)
+            && let JobLink::Ends { .. } = ending.job
         {
             // It was promised with its job, and is itself owed its end.
-            let left = owed.saturating_sub(promised.control);
-            return Use::Ending(left.saturating_add(control_bytes(ending)));
+            let promised = self.owed.promised_to(ending.job).map_or(0, |promised| promised.control);
+            return Ok(ending_use(owed.saturating_sub(promised), control_bytes(ending)));
         }
-        if !bodies.iter().all(Body::is_finishing) {
+        if !bodies.iter().all(|body| body.is_finishing()) {
+            self.check_open_bytes(bodies, bytes, open_max)?;
             let new = bodies.iter().filter_map(|body| match body {
                 Body::Accepted(accepted) if accepted.job == JobLink::Starts => {
-                    Some(control_bytes(accepted).saturating_add(ending_bytes(accepted)))
+                    // Its tombstone stands beside the job's own copy of it.
+                    let beside = bytes.saturating_sub(payload_bytes(accepted));
+                    let ends = control_bytes(accepted).saturating_add(ending_bytes(accepted));
+                    Some(ends.saturating_add(beside))
                 }
                 Body::Accepted(accepted) => Some(control_bytes(accepted)),
                 Body::Attempt(attempt) => {
@@ -206,35 +240,57 @@ impl Core {
                 }
                 _ => None,
             });
-            let new = new.fold(self.promised_bytes(), u64::saturating_add);
-            return Use::New(new.min(RESERVED_MAX));
+            #[cfg(planted)]
+            let bytes = if crate::planted::is_active(crate::planted::Bug::CheckpointUncounted) {
+                0
+            } else {
+                bytes
+            };
+            // What it brings stands in the next checkpoint too.
+            let held = owed.saturating_add(self.checkpoint_bytes()).saturating_add(bytes);
+            let new = new.fold(held, u64::saturating_add);
+            return Ok(Use::New(new.min(PROMISED_MAX)));
         }
         // A checkpoint frees space, and comes before what only makes it smaller.
-        let begins = |body: &Body| matches!(body, Body::Dropped(_) | Body::CheckpointBegin(_));
-        if bodies.iter().any(begins) {
-            Use::Ending(owed.saturating_add(self.checkpoint_bytes()))
-        } else if bodies.iter().any(Body::is_checkpoint) {
-            Use::Ending(owed)
-        } else if let Some((id, ends)) = bodies.iter().find_map(ends::beyond_room) {
+        let begins = |body: &&Body| matches!(body, Body::Dropped(_) | Body::CheckpointBegin(_));
+        Ok(if bodies.iter().any(begins) {
+            ending_use(owed, self.checkpoint_bytes())
+        } else if bodies.iter().any(|body| body.is_checkpoint()) {
+            ending_use(owed, 0)
+        } else if let Some((id, ends)) = bodies.iter().find_map(|body| ends::beyond_room(body)) {
             // It takes what nobody was promised but, where it ends, itself.
             let run = self.runs.get(&id).filter(|_| ends);
             let own = run.map_or(0, |run| control_bytes(&run.accepted));
-            Use::Ending(owed.saturating_sub(own))
+            ending_use(owed.saturating_sub(own), 0)
         } else {
             Use::Ending(0)
+        })
+    }
+
+    fn check_open_bytes(&self, bodies: &[&Body], bytes: u64, max: u64) -> Result<()> {
+        let brings_work = |body: &&Body| matches!(body, Body::Accepted(_) | Body::JobPlan(_));
+        let held = self.state.open_bytes();
+        if held.saturating_add(bytes) <= max || !bodies.iter().any(brings_work) {
+            return Ok(());
         }
+        // Alone it would never fit.
+        let kind = if bytes > max { ErrorKind::Limit } else { ErrorKind::StoreFull };
+        let what = format!(
+            "unfinished work carries as much as room is kept for: expected at most {max} bytes, found \
+             {held} and {bytes} more"
+        );
+        Err(Error::new(kind, what))
     }
 
     /// Bytes that a checkpoint takes, about.
     pub(crate) fn checkpoint_bytes(&self) -> u64 {
-        let tasks = u64::try_from(self.state.task_count()).unwrap_or(u64::MAX);
-        let about = tasks.saturating_mul(ENTRY_BYTES).saturating_add(CHECKPOINT_BYTES);
-        about.saturating_add(self.owed.carried).max(self.stream_bytes)
+        let about = self.state.checkpoint_bytes().max(self.stream_bytes);
+        about.saturating_add(CHECKPOINT_BYTES)
     }
 
     /// Bytes that control keeps for work that was accepted, and for one checkpoint.
     pub(crate) fn promised_bytes(&self) -> u64 {
-        self.owed.control.saturating_add(self.checkpoint_bytes()).min(RESERVED_MAX)
+        self.owed.control.saturating_add(self.checkpoint_bytes()).min(PROMISED_MAX)
     }
 
     /// Counts what a run owes, from its acceptance on. What was kept for it, as the ending of a job,
@@ -245,7 +301,6 @@ impl Core {
             self.owed.remove(job);
         }
         self.owed.control = self.owed.control.saturating_add(control_bytes(&run.accepted));
-        self.owed.carried = self.owed.carried.saturating_add(carried_bytes(&run.accepted));
         for hold in &run.holds {
             let bytes = self.owed.copies.entry(hold.pchannel.clone()).or_default();
             *bytes = bytes.saturating_add(hold.bytes);
@@ -284,8 +339,91 @@ impl Core {
     pub(crate) fn take_run(&mut self, id: BroadcastId) -> Option<Run> {
         let mut run = self.runs.remove(&id)?;
         self.owed.control = self.owed.control.saturating_sub(control_bytes(&run.accepted));
-        self.owed.carried = self.owed.carried.saturating_sub(carried_bytes(&run.accepted));
         run.holds.drain(..).for_each(|hold| self.owed.copies_end(&hold));
         Some(run)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use oncelog_format::control::{CheckpointBegin, DropCause, Dropped};
+    use oncelog_format::message::AckMode;
+
+    use super::super::policy::Policy;
+    use super::*;
+
+    fn accepted(payload_len: usize) -> Body {
+        Body::Accepted(std::sync::Arc::new(Accepted {
+            header: BroadcastHeader {
+                id: BroadcastId(1),
+                vchannels: vec!["a".into()],
+                resources: Vec::new(),
+                ack: AckMode::Append,
+            },
+            message_type: "T".into(),
+            scope: None,
+            fingerprint: Fingerprint { version: 1, fields: Vec::new() },
+            ends: Vec::new(),
+            lifetime_ms: 0,
+            firm: true,
+            job: JobLink::None,
+            properties: Vec::new(),
+            trace: None,
+            payload: vec![0; payload_len],
+        }))
+    }
+
+    /// More than a segment holds was kept for what ends work, and once a segment was made of it.
+    #[test]
+    fn nothing_keeps_more_than_the_largest_reserve_holds() {
+        let mut core = Core::new(State::default(), Policy::default());
+        (core.stream_bytes, core.owed.control) = (5 << 30, 3 << 30);
+        let dropped = Body::Dropped(Dropped { id: BroadcastId(1), cause: DropCause::Expired });
+        let begin = Body::CheckpointBegin(CheckpointBegin { covers: 1, state_version: 1 });
+        for body in [dropped, begin, accepted(1_000)] {
+            let usage = core.usage(&[&body], 1_000, OPEN_BYTES_MAX).unwrap();
+            // What it takes itself fits beside that.
+            let fits = |bytes: u64| bytes + 1_000 <= RESERVED_MAX;
+            assert!(
+                matches!(usage, Use::New(bytes) | Use::Ending(bytes) if fits(bytes)),
+                "{usage:?}"
+            );
+        }
+        assert!(core.promised_bytes() <= PROMISED_MAX);
+    }
+
+    /// A broadcast was accepted where the checkpoint that holds it had no room.
+    #[test]
+    fn new_work_keeps_room_for_itself_in_the_next_checkpoint() {
+        let mut core = Core::new(State::default(), Policy::default());
+        let body = accepted(200_000);
+        let record = ControlRecord { at_ms: 1, body };
+        let len = u64::try_from(record.encode().unwrap().len()).unwrap();
+        let Use::New(kept) = core.usage(&[&record.body], len, OPEN_BYTES_MAX).unwrap() else {
+            panic!("an acceptance is new work")
+        };
+        core.state.apply(&record);
+        let begin = Body::CheckpointBegin(CheckpointBegin { covers: 1, state_version: 1 });
+        let Use::Ending(left) = core.usage(&[&begin], 30, OPEN_BYTES_MAX).unwrap() else {
+            panic!("a checkpoint frees space")
+        };
+        assert!(kept >= left && left > 200_000, "{kept} are kept, {left} are needed");
+    }
+
+    #[test]
+    fn unfinished_work_above_its_limit_is_refused() {
+        let core = Core::new(State::default(), Policy::default());
+        #[track_caller]
+        fn check(core: &Core, bytes: u64, expected: Option<ErrorKind>) {
+            let body = accepted(10);
+            let usage = core.usage(&[&body], bytes, 1_000);
+            assert_eq!(usage.err().map(|e| e.kind()), expected);
+        }
+        check(&core, 1_000, None);
+        check(&core, 1_001, Some(ErrorKind::Limit));
+        let mut core = core;
+        core.state.apply(&ControlRecord { at_ms: 1, body: accepted(300) });
+        check(&core, 100, None);
+        check(&core, 700, Some(ErrorKind::StoreFull));
     }
 }

@@ -48,6 +48,11 @@ impl Filter {
     }
 
     /// The filter as a checkpoint has it.
+    /// Bytes of its bits.
+    pub(super) fn bytes(&self) -> u64 {
+        u64::from(self.capacity).saturating_mul(4)
+    }
+
     pub(super) fn entry(&self) -> FilterEntry {
         let bits = self.blocks.iter().flat_map(|block| block.iter().copied()).collect();
         FilterEntry { capacity: self.capacity, count: self.count, bits }

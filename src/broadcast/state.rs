@@ -24,8 +24,10 @@ use super::window::Window;
 
 mod entries;
 mod jobs;
+mod size;
 mod task;
 
+use self::size::{Size, job_bytes, task_bytes};
 pub use self::task::{Job, TaskState};
 
 /// The durable state: a function of the control records alone.
@@ -53,6 +55,8 @@ pub struct State {
     /// Tasks that will start a job and are not done: a count of `tasks`.
     starting: usize,
     ignored: u64,
+    /// What the entries of a checkpoint come to: a sum over all of the above.
+    size: Size,
 }
 
 impl State {
@@ -61,33 +65,25 @@ impl State {
         let at_ms = record.at_ms;
         self.newest_ms = self.newest_ms.max(at_ms);
         match &record.body {
-            Body::Collection(x) => {
-                self.collections.insert(x.id, Arc::clone(x));
-            }
-            Body::Channel(x) => {
-                self.channels.insert(x.vchannel.clone(), x.pchannel.clone());
-            }
+            Body::Collection(x) => self.take_collection(Arc::clone(x)),
+            Body::Channel(x) => self.take_channel(x),
             Body::Accepted(x) => self.accept(Arc::clone(x), at_ms),
             Body::Ack(x) => self.ack(x.id, &x.positions, at_ms),
             Body::Done(x) => self.finish(x, at_ms),
             Body::Dropped(x) => self.forget(*x),
-            Body::Park(x) => match self.open_task(x.id) {
-                Some(task) => task.parked = Some((x.reason.clone(), at_ms)),
-                None => self.ignored += 1,
-            },
-            Body::Resume(x) => match self.open_task(x.id) {
-                Some(task) => (task.parked, task.moved_at_ms) = (None, at_ms),
-                None => self.ignored += 1,
-            },
+            Body::Park(x) => {
+                self.change_task(x.id, |task| task.parked = Some((x.reason.clone(), at_ms)));
+            }
+            Body::Resume(x) => {
+                self.change_task(x.id, |task| (task.parked, task.moved_at_ms) = (None, at_ms));
+            }
             Body::Attempt(x) => self.attempt(*x),
-            Body::JobPlan(x) => match self.attempt_of(x.job, x.attempt) {
-                Some(job) => job.plan = Some(Arc::clone(x)),
-                None => self.ignored += 1,
-            },
-            Body::JobState(x) => match self.attempt_of(x.job, x.attempt) {
-                Some(job) => job.state = Some(x.clone()),
-                None => self.ignored += 1,
-            },
+            Body::JobPlan(x) => {
+                self.change_job(x.job, x.attempt, |job| job.plan = Some(Arc::clone(x)));
+            }
+            Body::JobState(x) => {
+                self.change_job(x.job, x.attempt, |job| job.state = Some(x.clone()));
+            }
             Body::Term(x) => self.term = self.term.max(x.term),
             Body::Policy(x) => self.policy = Some(*x),
             // Skip says why the Done in its batch failed; the others move time or are history.
@@ -160,6 +156,7 @@ impl State {
             parked: None,
             done: None,
         };
+        self.count(task_bytes(&task));
         self.tasks.insert(id, task);
     }
 
@@ -168,7 +165,9 @@ impl State {
             self.ignored += task.take_acks(positions, at_ms);
         } else if let Some(mut task) = self.tombstones.task(id) {
             self.ignored += task.take_acks(positions, at_ms);
-            self.tombstones.remove(id);
+            if let Some(before) = self.tombstones.remove(id) {
+                self.discount(task_bytes(&before));
+            }
             self.bury(task);
         } else {
             self.ignored += 1;
@@ -177,6 +176,7 @@ impl State {
 
     /// Puts a task that is done where the others are.
     fn bury(&mut self, task: TaskState) {
+        self.count(task_bytes(&task));
         if let Err(task) = self.tombstones.insert(task) {
             self.tasks.insert(task.accepted.id(), task);
         }
@@ -187,10 +187,11 @@ impl State {
             self.ignored += 1;
             return;
         };
-        let whole = Arc::clone(&task.accepted);
+        let (whole, before) = (Arc::clone(&task.accepted), task_bytes(task));
         task.done = Some((done.outcome.clone(), at_ms));
         task.parked = None;
         task.accepted = Arc::new(tombstone_of(&whole));
+        self.discount(before);
         self.starting -= usize::from(whole.job == JobLink::Starts);
         if let Some(task) = self.tasks.remove(&done.id)
             && whole.scope.is_some()
@@ -208,16 +209,16 @@ impl State {
                     end: None,
                     over: None,
                 };
+                self.count(job_bytes(&job));
                 self.jobs.insert(done.id, Arc::new(job));
                 self.list(done.id);
             }
             JobLink::Ends { job, attempt, .. } => {
                 self.unlist(job);
-                if let Some(state) = self.attempt_of(job, attempt)
-                    && let Some((commit, by)) = state.end
-                    && by == done.id
-                {
-                    state.over = Some((commit, at_ms));
+                let is_by = |(_, by): &(bool, BroadcastId)| *by == done.id;
+                let state = self.jobs.get(&job).filter(|state| state.attempt == attempt);
+                if let Some((commit, _)) = state.and_then(|state| state.end).filter(is_by) {
+                    self.change_job(job, attempt, |state| state.over = Some((commit, at_ms)));
                 }
                 self.list(job);
                 self.index(job);
@@ -232,7 +233,9 @@ impl State {
         if dropped.cause == DropCause::Retired {
             if !self.is_running(id) && !self.holds_task(id) {
                 self.unlist(id);
-                self.jobs.remove(&id);
+                if let Some(job) = self.jobs.remove(&id) {
+                    self.discount(job_bytes(&job));
+                }
             }
             return;
         }
@@ -245,6 +248,7 @@ impl State {
             self.ignored += 1;
             return;
         };
+        self.discount(task_bytes(&task));
         let Some(scope) = &task.accepted.scope else { return };
         let class = (task.accepted.lifetime_ms, task.accepted.firm);
         self.window.leave(id, &scope.principal, dropped.cause, done_at_ms, class);
@@ -284,6 +288,7 @@ impl State {
         let again_at_ms = self.newest_ms.saturating_add(1);
         for id in self.tombstones.ids().collect::<Vec<_>>() {
             let Some(mut task) = self.tombstones.remove(id) else { continue };
+            self.discount(task_bytes(&task));
             if let Some((_, at_ms)) = &mut task.done {
                 *at_ms = again_at_ms;
             }

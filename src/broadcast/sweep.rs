@@ -32,7 +32,7 @@ impl Inner {
             }
             let check_interval = core.policy.check_interval;
             drop(core);
-            let swept = self.sweep();
+            let swept = self.with_room(|| self.sweep());
             if let Err(e) = &swept
                 && e.kind() != ErrorKind::Closed
             {

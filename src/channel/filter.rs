@@ -25,17 +25,30 @@ impl VchannelReader {
 
 impl MessageReader for VchannelReader {
     fn next(&mut self) -> Result<Option<StoredMessage>> {
-        while let Some(stored) = self.inner.next()? {
+        loop {
+            let next = self.inner.next();
+            let stored = match next {
+                // What is not whole any more is another one's.
+                Err(_) if self.inner.lost_of().is_some_and(|name| name != self.vchannel) => {
+                    continue;
+                }
+                Ok(None) => return Ok(None),
+                Ok(Some(stored)) => stored,
+                Err(e) => return Err(e),
+            };
             // Compared as bytes: a name that is none belongs to nobody.
             if stored.message()?.value(Vchannel::KEY) == Some(self.vchannel.as_bytes()) {
                 return Ok(Some(stored));
             }
         }
-        Ok(None)
     }
 
     fn next_lsn(&self) -> Lsn {
         self.inner.next_lsn()
+    }
+
+    fn lost_of(&self) -> Option<&str> {
+        self.inner.lost_of()
     }
 
     fn wait(&self, timeout: Duration) -> Result<bool> {

@@ -284,9 +284,11 @@ impl ChannelLog for LocalChannel {
     }
 
     fn promise(&self, bytes: u64) -> Result<()> {
-        self.open_log()?.promise(bytes)?;
-        self.promised.store(bytes, Ordering::SeqCst);
-        Ok(())
+        self.open_log()?.promise(bytes)
+    }
+
+    fn is_promised(&self, bytes: u64) -> Result<bool> {
+        self.open_log()?.is_promised(bytes)
     }
 
     fn owe(&self, bytes: u64) {

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use oncelog_format::limits::BATCH_BYTES_MAX;
-use oncelog_format::message::{Message, TimeTick};
+use oncelog_format::message::{Message, Property, TimeTick, Vchannel};
 
 use super::Earlier;
 use super::parts::{Name, Piece, Run, is_chunk};
@@ -255,6 +255,13 @@ impl Runs {
             self.close(oldest);
         }
     }
+}
+
+/// The vchannel that a chunk is for. A name that is none belongs to nobody.
+pub(crate) fn vchannel_of(record: &Bytes) -> Option<String> {
+    let message = Message::decode(record).ok()?;
+    let name = message.value(Vchannel::KEY).unwrap_or_default();
+    Some(String::from_utf8_lossy(name).into_owned())
 }
 
 /// Of a message something is gone; behind this chunk others may be whole.

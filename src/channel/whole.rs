@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::runs::Runs;
+use super::runs::{Runs, vchannel_of};
 use super::{Earlier, MessageReader, StoredMessage};
 use crate::error::{ErrorKind, Result};
 use crate::lsn::Lsn;
@@ -17,18 +17,21 @@ pub struct WholeReader {
     runs: Runs,
     /// Could not be taken, and is tried again.
     refused: Option<StoredMessage>,
+    /// The vchannel of a message of which it was just said that it is not whole any more.
+    lost_of: Option<String>,
 }
 
 impl WholeReader {
     /// Shows what `inner` reads, chunk by chunk; `earlier` reads the same channel again.
     #[must_use]
     pub fn new(inner: Box<dyn MessageReader>, earlier: Box<dyn Earlier>) -> Self {
-        Self { inner, earlier, runs: Runs::new(), refused: None }
+        Self { inner, earlier, runs: Runs::new(), refused: None, lost_of: None }
     }
 }
 
 impl MessageReader for WholeReader {
     fn next(&mut self) -> Result<Option<StoredMessage>> {
+        self.lost_of = None;
         loop {
             let stored = match self.refused.take() {
                 Some(stored) => stored,
@@ -41,7 +44,10 @@ impl MessageReader for WholeReader {
                 Ok(Some(record)) => return Ok(Some(StoredMessage { record, ..stored })),
                 Ok(None) => {}
                 // Once said, that is all there is of it.
-                Err(e) if e.kind() == ErrorKind::Trimmed => return Err(e),
+                Err(e) if e.kind() == ErrorKind::Trimmed => {
+                    self.lost_of = vchannel_of(&stored.record);
+                    return Err(e);
+                }
                 Err(e) => {
                     self.refused = Some(stored);
                     return Err(e);
@@ -52,6 +58,10 @@ impl MessageReader for WholeReader {
 
     fn next_lsn(&self) -> Lsn {
         self.refused.as_ref().map_or_else(|| self.inner.next_lsn(), |refused| refused.lsn)
+    }
+
+    fn lost_of(&self) -> Option<&str> {
+        self.lost_of.as_deref()
     }
 
     fn wait(&self, timeout: Duration) -> Result<bool> {

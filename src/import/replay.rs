@@ -42,6 +42,8 @@ pub struct ReplayReport {
     pub aborted_rows: u64,
     /// Rows of attempts that have no verdict yet.
     pub pending_rows: u64,
+    /// Messages in chunks that are not whole any more: their first chunks are trimmed.
+    pub lost_messages: u64,
 }
 
 /// What to replay; nothing set is every collection of the store.
@@ -105,13 +107,18 @@ pub fn replay(
 ) -> Result<ReplayReport> {
     let vchannels = selection.vchannels(view.state())?;
     let channels = ViewChannels::open(view)?;
-    match (vchannels, &selection.vchannel) {
-        (None, Some(vchannel)) => messages::replay(&channels, vchannel, io, target),
+    let report = match (vchannels, &selection.vchannel) {
+        (None, Some(vchannel)) => messages::replay(&channels, vchannel, io, target)?,
         (vchannels, _) => {
             let vchannels = vchannels.unwrap_or_default();
-            replay_rows(&channels, channels.names(), &vchannels, io, target, progress)
+            replay_rows(&channels, channels.names(), &vchannels, io, target, progress)?
         }
+    };
+    if report.lost_messages > 0 {
+        let count = report.lost_messages;
+        tracing::warn!(count, "messages are left out whose first chunks are trimmed");
     }
+    Ok(report)
 }
 
 /// Writes the visible rows of these vchannels.
@@ -149,8 +156,12 @@ fn replay_rows(
         progress(rows, visible.rows);
     }
     sink.finish()?;
-    let (aborted_rows, pending_rows) = (visible.aborted_rows, visible.pending_rows);
-    Ok(ReplayReport { rows, aborted_rows, pending_rows })
+    Ok(ReplayReport {
+        rows,
+        aborted_rows: visible.aborted_rows,
+        pending_rows: visible.pending_rows,
+        lost_messages: visible.lost_messages,
+    })
 }
 
 /// Reads parts of slices; each pchannel goes forward, and starts anew only to go back.

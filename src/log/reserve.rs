@@ -42,6 +42,34 @@ pub(crate) enum Use {
     Ending(u64),
 }
 
+impl Use {
+    /// More than a reserve holds is kept for nothing.
+    fn within(self) -> Self {
+        match self {
+            Self::New(promised) => Self::New(promised.min(RESERVED_MAX)),
+            Self::Ending(left) => Self::Ending(left.min(RESERVED_MAX)),
+        }
+    }
+}
+
+/// What became of a batch for which no reserve was to be made.
+#[derive(Debug)]
+pub(crate) enum Entered<'a> {
+    /// It was taken in.
+    In(Guard<'a>, LsnRange),
+    /// It was not: first a reserve is to be made, of so many bytes.
+    Lacks(Guard<'a>, u64),
+}
+
+/// The same to whoever has no gate.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    /// It was taken in.
+    In(Pending),
+    /// Nothing was done: [`Log::promise`] is to be asked for so many bytes first.
+    Lacks(u64),
+}
+
 /// The reserve of a log.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
@@ -161,7 +189,7 @@ impl Gate {
 
     /// Whether the reserve may take a batch for which there is no other segment.
     pub(crate) fn may_use_reserve(&self, bytes: u64, usage: Use) -> bool {
-        match usage {
+        match usage.within() {
             Use::New(_) => false,
             Use::Ending(left) => {
                 self.kept.spare.is_some() && self.reserved() >= bytes.saturating_add(left)
@@ -175,7 +203,7 @@ impl Gate {
         if !self.kept.is_wanted {
             return None;
         }
-        match usage {
+        match usage.within() {
             #[cfg(planted)]
             Use::New(_) if crate::planted::is_active(crate::planted::Bug::ReserveSpent) => None,
             Use::New(promised) => {
@@ -198,6 +226,21 @@ impl Shared {
         self.enter(batch, sync, usage).map(|(_, lsns)| lsns)
     }
 
+    /// Takes a batch in, and makes a reserve first where there has to be one.
+    pub(crate) fn enter<'a>(
+        &'a self,
+        batch: Batch<'_>,
+        sync: bool,
+        usage: Use,
+    ) -> Result<(Guard<'a>, LsnRange)> {
+        loop {
+            match self.enter_kept(batch, sync, usage)? {
+                Entered::In(gate, lsns) => return Ok((gate, lsns)),
+                Entered::Lacks(gate, promised) => self.make_once(gate, promised)?,
+            }
+        }
+    }
+
     /// Makes a reserve, or a larger one. Appends that are in order go on meanwhile.
     ///
     /// # Errors
@@ -212,12 +255,27 @@ impl Shared {
         gate.kept.making = true;
         drop(gate);
         let making = Making(self);
-        let size = next_size(0, promised, self.segment_bytes_max);
+        let size = next_size(0, promised.min(RESERVED_MAX), self.segment_bytes_max);
         let made = prepare(&*self.io, &self.dir, size)
             .and_then(|(spare, names)| self.take_reserve(spare, names))
             .map_err(no_reserve);
         drop(making);
         (self.gate(), made)
+    }
+
+    /// Makes a reserve, once nobody else does.
+    ///
+    /// # Errors
+    ///
+    /// As [`Shared::make_reserve`].
+    pub(crate) fn make_once(&self, gate: Guard<'_>, promised: u64) -> Result<()> {
+        if gate.rolling || gate.kept.is_making() {
+            drop(self.wait(gate));
+            return Ok(());
+        }
+        let (gate, made) = self.make_reserve(gate, promised);
+        drop(gate);
+        made
     }
 
     /// Under the tail: nobody else may be told of a failed sync of the directory instead. Who waits
@@ -253,6 +311,10 @@ impl Shared {
     ) -> (Guard<'a>, Result<()>) {
         let source = match full.take() {
             None => Source::Spare,
+            // What is being made takes blocks, and is the reserve behind that.
+            Some(_) if gate.kept.is_making() && !gate.may_use_reserve(bytes, usage) => {
+                return (self.wait(gate), Ok(()));
+            }
             // Others may have taken it, or something of it, meanwhile.
             Some(e) if !gate.may_use_reserve(bytes, usage) => return (gate, Err(e)),
             Some(_) => Source::Reserve,
@@ -303,6 +365,44 @@ impl Log {
         let shared = &self.handle.shared;
         let lsns: LsnRange = shared.enqueue_as(batch, true, usage)?;
         Ok(Pending::new(std::sync::Arc::clone(shared), lsns))
+    }
+
+    /// As [`Log::enqueue_as`], but for making a reserve, which may take as long as it takes to write
+    /// a segment: whoever holds a lock makes it before.
+    ///
+    /// # Errors
+    ///
+    /// As [`Log::enqueue_as`].
+    pub(crate) fn enqueue_kept(&self, batch: Batch<'_>, usage: Use) -> Result<Taken> {
+        let shared = &self.handle.shared;
+        match shared.enter_kept(batch, true, usage)? {
+            Entered::Lacks(_, promised) => Ok(Taken::Lacks(promised)),
+            Entered::In(gate, lsns) => {
+                drop(gate);
+                Ok(Taken::In(Pending::new(std::sync::Arc::clone(shared), lsns)))
+            }
+        }
+    }
+
+    /// Whether what was promised fits as it is, of so many bytes in all. Where it does not, or that
+    /// cannot be told at this moment, [`Log::promise`] makes room.
+    ///
+    /// # Errors
+    ///
+    /// As [`Log::promise`], but for those of making a reserve.
+    pub(crate) fn is_promised(&self, bytes: u64) -> Result<bool> {
+        let shared = &self.handle.shared;
+        let gate = shared.gate();
+        gate.check_open()?;
+        // A roll may have the reserve.
+        if gate.rolling {
+            return Ok(false);
+        }
+        let usage = Use::New(bytes);
+        match shared.beyond_limits(&gate, usage) {
+            Some(e) => Err(e),
+            None => Ok(gate.missing_reserve(0, usage).is_none()),
+        }
     }
 
     /// Makes sure that batches which end work fit, of so many bytes in all, whatever becomes of the

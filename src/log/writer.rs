@@ -21,7 +21,7 @@ use super::options::{Batch, Options, WaitPolicy};
 use super::pins::Holds;
 use super::rebuild::Degraded;
 use super::remove::{InUse, Removal};
-use super::reserve::{Kept, Use};
+use super::reserve::{Entered, Kept, Use};
 use super::retention::{Retaining, Retention};
 use super::scan::Tally;
 use super::stats::LogStats;
@@ -333,25 +333,25 @@ impl Shared {
         Ok(lsns)
     }
 
-    pub(crate) fn enter<'a>(
+    /// As [`Shared::enter`], but for making a reserve. A reserve that another thread makes holds
+    /// nobody up who does not need it.
+    pub(crate) fn enter_kept<'a>(
         &'a self,
         batch: Batch<'_>,
         sync: bool,
         usage: Use,
-    ) -> Result<(Guard<'a>, LsnRange)> {
+    ) -> Result<Entered<'a>> {
         let bytes = self.check(batch)?;
         let mut gate = self.gate();
         let (mut has_waited, mut full) = (false, None);
         loop {
             gate.check_append(batch)?;
-            if gate.rolling || gate.kept.is_making() {
+            if gate.rolling {
                 gate = self.wait(gate);
             } else if let Some(e) = self.beyond_limits(&gate, usage) {
                 return Err(e);
             } else if let Some(promised) = gate.missing_reserve(bytes, usage) {
-                let (behind, made) = self.make_reserve(gate, promised);
-                gate = behind;
-                made?;
+                return Ok(Entered::Lacks(gate, promised));
             } else if !gate.has_room(bytes) {
                 let (behind, rolled) = self.roll_for(gate, bytes, usage, &mut full);
                 gate = behind;
@@ -363,7 +363,7 @@ impl Shared {
                 gate.stats.count_wait_time(now().saturating_sub(since));
             } else {
                 let lsns = self.take_in(&mut gate, batch, sync);
-                return Ok((gate, lsns));
+                return Ok(Entered::In(gate, lsns));
             }
         }
     }

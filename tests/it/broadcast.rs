@@ -21,6 +21,7 @@ mod operator;
 pub(crate) mod pins;
 pub(crate) mod retention;
 mod roll;
+mod room;
 pub(crate) mod space;
 mod stats;
 mod store;

@@ -59,7 +59,10 @@ fn reading_commands_of_a_store_have_their_keys_and_leave_all_as_it_was() {
         (&["stats"], "log records types vchannels"),
         (&["verify"], "summary"),
         (&["dump", "--vchannel", "a"], "log lsn segment offset bytes payload type properties"),
-        (&["replay", "--collection", "c", "--out", out], "rows aborted_rows pending_rows"),
+        (
+            &["replay", "--collection", "c", "--out", out],
+            "rows aborted_rows pending_rows lost_messages",
+        ),
     ] {
         let args: Vec<&str> = [&args[..1], &[store.as_str()], &args[1..]].concat();
         let text = run(&args, b"");

@@ -188,6 +188,9 @@ fn check_of_space(bug: Bug) -> fn() {
         Bug::ReserveSpent => space::what_was_accepted_ends_on_a_full_disk_and_makes_room,
         Bug::ReserveUnsynced => space::what_was_accepted_before_a_power_loss_ends_on_a_full_disk,
         Bug::EndUnpinned => pins::no_retention_takes_what_unfinished_work_reads_back,
+        Bug::CheckpointUncounted => {
+            space::a_checkpoint_is_written_on_a_disk_that_large_work_has_filled
+        }
         Bug::TickUnkept => {
             crate::ticks::no_trim_and_no_crash_takes_the_last_tick_behind_late_chunks
         }

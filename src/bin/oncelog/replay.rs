@@ -54,6 +54,7 @@ fn print(report: &ReplayReport, args: &Args, json: bool) -> Result<(), Failure> 
             "rows": report.rows,
             "aborted_rows": report.aborted_rows,
             "pending_rows": report.pending_rows,
+            "lost_messages": report.lost_messages,
         }))?;
     } else {
         out.line(&format!(
@@ -62,6 +63,10 @@ fn print(report: &ReplayReport, args: &Args, json: bool) -> Result<(), Failure> 
             count(report.aborted_rows),
             count(report.pending_rows)
         ))?;
+        if report.lost_messages > 0 {
+            let lost = count(report.lost_messages);
+            out.line(&format!("{file}: left out: {lost} messages whose first chunks are trimmed"))?;
+        }
     }
     out.flush()
 }

@@ -59,8 +59,8 @@ fn who_waits_for_the_lock_of_a_job_is_told_of_the_ending_that_has_it() {
     }
     let first = {
         let mut core = jobs.inner.lock();
-        let begun = jobs.begin_ending(&mut core, holder, (job, 1), |header| Accepted {
-            header: BroadcastHeader { resources: vec![own], ..header },
+        let begun = jobs.begin_ending(&mut core, holder, (job, 1), &|header, trace| Accepted {
+            header: BroadcastHeader { resources: vec![own.clone()], ..header },
             message_type: "Stuck".to_owned(),
             scope: None,
             fingerprint: Fingerprint { version: 1, fields: Vec::new() },
@@ -69,7 +69,7 @@ fn who_waits_for_the_lock_of_a_job_is_told_of_the_ending_that_has_it() {
             firm: true,
             job: JobLink::Ends { job, attempt: 1, commit: true },
             properties: Vec::new(),
-            trace: None,
+            trace,
             payload: Vec::new(),
         });
         begun.unwrap().unwrap()

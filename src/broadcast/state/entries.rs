@@ -6,6 +6,7 @@ use oncelog_format::control::{AckPosition, Entry, Facts, JobEntry, JobLink, Task
 use oncelog_format::message::BroadcastId;
 
 use super::super::seen::Seen;
+use super::size::{job_bytes, task_bytes};
 use super::{Job, State, TaskState};
 
 impl State {
@@ -84,8 +85,8 @@ impl State {
                 self.window.count_dropped(x.expired, x.evicted, x.evicted_until_ms);
                 self.seen = Seen::forgetting(x.forgotten);
             }
-            Entry::Collection(x) => drop(self.collections.insert(x.id, x)),
-            Entry::Channel(x) => drop(self.channels.insert(x.vchannel, x.pchannel)),
+            Entry::Collection(x) => self.take_collection(x),
+            Entry::Channel(x) => self.take_channel(&x),
             Entry::Task(x) => return self.take_task(x),
             Entry::Job(x) => {
                 let id = x.accepted.id();
@@ -98,6 +99,7 @@ impl State {
                     end: x.end,
                     over: x.over,
                 };
+                self.count(job_bytes(&job));
                 if id.0 > self.last_id || self.jobs.insert(id, Arc::new(job)).is_some() {
                     return false;
                 }
@@ -142,6 +144,7 @@ impl State {
         if task.done.is_some() {
             self.bury(task);
         } else {
+            self.count(task_bytes(&task));
             self.tasks.insert(id, task);
         }
         true

@@ -15,13 +15,11 @@ impl State {
 
     pub(super) fn attempt(&mut self, attempt: Attempt) {
         self.unlist(attempt.job);
-        match self.jobs.get_mut(&attempt.job).map(Arc::make_mut) {
-            Some(job) => {
-                job.attempt = attempt.attempt;
-                (job.plan, job.state, job.end, job.over) = (None, None, None, None);
-            }
-            None => self.ignored += 1,
-        }
+        let before = self.jobs.get(&attempt.job).map_or(0, |job| job.attempt);
+        self.change_job(attempt.job, before, |job| {
+            job.attempt = attempt.attempt;
+            (job.plan, job.state, job.end, job.over) = (None, None, None, None);
+        });
         self.list(attempt.job);
         self.index(attempt.job);
     }

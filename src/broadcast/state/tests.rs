@@ -119,6 +119,9 @@ fn counts_and_indexes_are_what_counting_again_says() {
                 keyed.filter(|(id, _)| !state.is_over(*id, now_ms)).count()
             };
             assert_eq!(state.window.live_count(records.at_ms), live(records.at_ms), "{at}");
+            assert_eq!(state.size, state.counted(), "{at}");
+            let bytes = encoded(&state);
+            assert!((bytes..bytes * 3 + 1_000).contains(&state.checkpoint_bytes()), "{at}");
             most_running = most_running.max(running.len());
             most_over = most_over.max(over.len());
         }
@@ -180,6 +183,114 @@ fn entries(state: &State) -> Vec<Entry> {
     entries
 }
 
+/// Bytes of a checkpoint.
+fn encoded(state: &State) -> u64 {
+    let mut stream = Vec::new();
+    entries(state).iter().for_each(|entry| entry.encode(&mut stream).unwrap());
+    stream.len() as u64
+}
+
+fn names(count: u32) -> Vec<String> {
+    (0..count).map(|n| format!("{n:08}")).collect()
+}
+
+/// A plan of many files.
+fn large_plan(job: BroadcastId) -> oncelog_format::control::JobPlan {
+    let file = oncelog_format::control::PlanFile {
+        path: "a file".into(),
+        bytes: 1,
+        modified_ns: 1,
+        inode: 1,
+        sha256: [7; 32],
+        rows: 1,
+    };
+    oncelog_format::control::JobPlan {
+        job,
+        attempt: 1,
+        files: vec![file; 2_000],
+        slice_rows: 1,
+        partition_function: 1,
+        partition_version: 1,
+        vchannels: names(100),
+        from: names(100)
+            .into_iter()
+            .map(|pchannel| PchannelEnd { pchannel, next_lsn: 1 })
+            .collect(),
+        detail: vec![7; 9_000],
+    }
+}
+
+fn large_collection() -> Collection {
+    Collection {
+        id: 1,
+        name: "c".into(),
+        generation: 0,
+        schema: vec![7; 40_000],
+        primary_key: None,
+        partition_function: 1,
+        partition_version: 1,
+        vchannels: names(100),
+    }
+}
+
+/// Plans and what jobs keep of their acceptances were not counted, so that a checkpoint was promised
+/// less room than it takes.
+#[test]
+fn what_a_checkpoint_takes_is_counted_whatever_carries_it() {
+    #[track_caller]
+    fn check(state: &State, least: u64) {
+        let bytes = encoded(state);
+        assert!(bytes >= least, "{bytes}");
+        // A little more, and not much.
+        let most = bytes + bytes / 4 + 2_000;
+        assert!((bytes..most).contains(&state.checkpoint_bytes()), "{}", state.checkpoint_bytes());
+        assert!(state.open_bytes() <= state.checkpoint_bytes());
+    }
+    let mut state = State::default();
+    let mut apply = |body: Body| {
+        state.apply(&ControlRecord { at_ms: 1, body });
+        state.clone()
+    };
+    let mut records = Records { dice: Dice::new(1), at_ms: 1 };
+    let job = BroadcastId(1);
+    let mut starts = records.accepted(job, &State::default());
+    starts.job = JobLink::Starts;
+    starts.header.vchannels = names(500);
+    starts.payload = vec![7; 100_000];
+    starts.properties = vec![("p".into(), vec![7; 50_000])];
+    let accepted = apply(Body::Accepted(Arc::new(starts)));
+    check(&accepted, 150_000);
+    assert!(accepted.open_bytes() > 150_000);
+    let done = apply(Body::Done(Done { id: job, outcome: Outcome::Done }));
+    check(&done, 150_000);
+    assert!(done.open_bytes() > 150_000, "a job that runs keeps its acceptance");
+    let planned = apply(Body::JobPlan(Arc::new(large_plan(job))));
+    check(&planned, 300_000);
+    assert!(planned.open_bytes() > 300_000);
+    let with_collection = apply(Body::Collection(Arc::new(large_collection())));
+    check(&with_collection, 340_000);
+    assert_eq!(with_collection.open_bytes(), planned.open_bytes());
+    let mut aborts = records.accepted(BroadcastId(2), &State::default());
+    aborts.job = JobLink::Ends { job, attempt: 1, commit: false };
+    apply(Body::Accepted(Arc::new(aborts)));
+    let over = apply(Body::Done(Done { id: BroadcastId(2), outcome: Outcome::Done }));
+    check(&over, 340_000);
+    assert_eq!(over.open_bytes(), 0);
+    let again = apply(Body::Attempt(Attempt { job, attempt: 2 }));
+    check(&again, 190_000);
+    assert!((150_000..200_000).contains(&again.open_bytes()));
+    // A filter of dropped keys alone is left.
+    let mut dropped = records.accepted(BroadcastId(3), &State::default());
+    dropped.job = JobLink::None;
+    dropped.scope.get_or_insert_with(|| unreachable!("the seed has one")).client_key = vec![7];
+    apply(Body::Accepted(Arc::new(dropped)));
+    apply(Body::Done(Done { id: BroadcastId(3), outcome: Outcome::Done }));
+    check(
+        &apply(Body::Dropped(Dropped { id: BroadcastId(3), cause: DropCause::Expired })),
+        190_000,
+    );
+}
+
 fn rebuilt(entries: Vec<Entry>) -> State {
     let mut stream = Vec::new();
     entries.iter().for_each(|entry| entry.encode(&mut stream).unwrap());
@@ -239,6 +350,7 @@ fn a_state_of_entries_goes_on_as_the_one_they_are_of() {
             assert_eq!((&other.running, &other.over), (&state.running, &state.over), "{at}");
             assert_eq!(other.live_job_count(), state.live_job_count(), "{at}");
             assert_eq!(other.scopes.ids(), state.scopes.ids(), "{at}");
+            assert_eq!(other.size, state.size, "{at}");
             let record = records.next(&state);
             state.apply(&record);
             other.apply(&record);

@@ -617,3 +617,40 @@ fn ticks_ascend_behind_late_chunks_also_where_what_came_behind_them_was_refused(
     }
     (0..4).for_each(check);
 }
+
+/// Whoever reads one vchannel was told that a message is gone which was another one's.
+#[test]
+fn whose_message_is_lost_with_its_first_chunks_is_told_to_whoever_reads_that_vchannel() {
+    let io = MemIo::default();
+    let channel = open(&io);
+    let body = vec![7; 30 << 10];
+    let run = append(&channel, &[chunk(1, 0, None, &body)])[0];
+    for _ in 0..5 {
+        append(&channel, &[message("b", &body)]);
+    }
+    append(&channel, &[chunk(1, 1, Some(run.time_tick), &body), message("b", b"last")]);
+    channel.trim(Lsn::new(4).unwrap()).unwrap();
+    assert!(channel.oldest() > run.lsn);
+    let read = |vchannel| {
+        let mut reader = VchannelReader::new(channel.read(channel.oldest()).unwrap(), vchannel);
+        let (mut found, mut lost) = (0, Vec::new());
+        loop {
+            match reader.next() {
+                Ok(None) => break (found, lost, reader.lost_of().map(str::to_owned)),
+                Ok(Some(_)) => found += 1,
+                Err(e) => {
+                    assert_eq!(e.kind(), ErrorKind::Trimmed);
+                    lost.push(reader.lost_of().map(str::to_owned));
+                }
+            }
+        }
+    };
+    assert_eq!(read("a"), (0, vec![Some("a".to_owned())], None));
+    let (found, lost, _) = read("b");
+    assert!(found > 0);
+    assert_eq!(lost, []);
+    // What retention took from under a reader is about everybody.
+    let mut reader = VchannelReader::new(channel.read(channel.oldest()).unwrap(), "b");
+    while reader.next().unwrap().is_some() {}
+    assert_eq!(reader.lost_of(), None);
+}

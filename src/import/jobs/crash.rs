@@ -52,7 +52,7 @@ fn check_whole(io: &MemIo, file: &Path, expect: &[String], what: &str) {
 }
 
 /// Imports with a stop at the `nth` persistence point; the machine, or `None` when it never came.
-fn stopped_at(machine: &Machine, nth: u64, file: &Path) -> Option<Machine> {
+pub(super) fn stopped_at(machine: &Machine, nth: u64, file: &Path) -> Option<Machine> {
     let io = MemIo::new(machine.clone());
     io.arm(Which::Persist, nth, 1, Fault::Stop);
     let report = import_on(&io, file, None);

@@ -48,6 +48,7 @@ pub(crate) fn replay(
                 sink.write(&rows.take()?)?;
             }
         }
+        report.lost_messages += messages.lost_count(vchannel);
     }
     sink.write(&rows.take()?)?;
     sink.finish()?;

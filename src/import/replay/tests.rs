@@ -242,3 +242,39 @@ fn nothing_is_named_when_a_replay_fails() {
     assert_eq!((error.kind(), error.lsn()), (ErrorKind::Corrupt, Lsn::new(1)));
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }
+
+/// A message was left out, and the replay said nothing of it.
+#[test]
+fn a_message_whose_first_chunks_are_trimmed_is_counted_as_lost() {
+    use crate::broadcast::{Broadcaster, Options, Request};
+    use crate::io::mem::{Machine, MemIo};
+    use crate::log::{CreateMode, Options as LogOptions};
+    use crate::store::{Store, StoreOptions};
+
+    let io: Arc<dyn Io> = Arc::new(MemIo::new(Machine::new()));
+    let log = LogOptions::new().segment_bytes_max(64 << 10).io(Arc::clone(&io));
+    let store = StoreOptions::new().create(CreateMode::IfMissing).log(log).message_len_max(8 << 10);
+    let broadcaster = Broadcaster::open(Store::open("/store", &store).unwrap(), Options::new());
+    let broadcaster = broadcaster.unwrap();
+    broadcaster.ensure_vchannels(&["a".into(), "b".into()]).unwrap();
+    let send = |vchannel: &str, payload: Vec<u8>| {
+        let request = Request::new("Noop", None, vec![vchannel.to_owned()], payload);
+        broadcaster.submit(&request, None).unwrap();
+    };
+    send("a", vec![7; 200 << 10]);
+    send("a", b"last".to_vec());
+    send("b", b"other".to_vec());
+    let channel = broadcaster.jobs().channel("p0").unwrap();
+    channel.trim(Lsn::new(10).unwrap()).unwrap();
+    assert!(channel.oldest() > Lsn::FIRST);
+    broadcaster.close().unwrap();
+    let view = StoreView::open(Path::new("/store"), Arc::clone(&io)).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let files: Arc<dyn Io> = Arc::new(FsIo::new());
+    for (vchannel, lost) in [("a", 1), ("b", 0)] {
+        let selection = ReplaySelection::new(None, Some(vchannel.to_owned()));
+        let target = dir.path().join("messages.jsonl");
+        let report = replay(&view, &selection, &files, &target, &mut |_, _| {}).unwrap();
+        assert_eq!((report.rows, report.lost_messages), (1, lost), "{vchannel}");
+    }
+}

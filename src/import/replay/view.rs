@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::visible::{Channels, Messages};
 use crate::broadcast::StoreView;
-use crate::channel::Runs;
+use crate::channel::{Runs, vchannel_of};
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::{LogView, Reader};
 use crate::lsn::Lsn;
@@ -50,7 +50,12 @@ impl Channels for ViewChannels {
     fn read<'a>(&'a self, pchannel: &str, from: Option<Lsn>) -> Result<Box<dyn Messages + 'a>> {
         let unknown = || Error::new(ErrorKind::InvalidInput, format!("no pchannel {pchannel}"));
         let view = self.views.get(pchannel).ok_or_else(unknown)?;
-        Ok(Box::new(ViewMessages { view, reader: view.reader(from)?, runs: Runs::new() }))
+        Ok(Box::new(ViewMessages {
+            view,
+            reader: view.reader(from)?,
+            runs: Runs::new(),
+            lost: BTreeMap::new(),
+        }))
     }
 
     #[cfg(planted)]
@@ -64,6 +69,8 @@ struct ViewMessages<'a> {
     view: &'a LogView,
     reader: Reader,
     runs: Runs,
+    /// Messages whose first chunks are trimmed, by vchannel.
+    lost: BTreeMap<String, u64>,
 }
 
 impl Messages for ViewMessages<'_> {
@@ -73,10 +80,18 @@ impl Messages for ViewMessages<'_> {
                 Ok(Some(whole)) => return Ok(Some((record.lsn, whole))),
                 Ok(None) => {}
                 // Like all that stood before it, it is gone.
-                Err(e) if e.kind() == ErrorKind::Trimmed => {}
+                Err(e) if e.kind() == ErrorKind::Trimmed => {
+                    let vchannel = vchannel_of(&record.payload).unwrap_or_default();
+                    let count = self.lost.entry(vchannel).or_default();
+                    *count = count.saturating_add(1);
+                }
                 Err(e) => return Err(e),
             }
         }
         Ok(None)
+    }
+
+    fn lost_count(&self, vchannel: &str) -> u64 {
+        self.lost.get(vchannel).copied().unwrap_or_default()
     }
 }

@@ -31,6 +31,12 @@ pub(crate) trait Channels {
 pub(crate) trait Messages {
     /// The next message and its LSN.
     fn next(&mut self) -> Result<Option<(Lsn, Bytes)>>;
+
+    /// Messages of a vchannel so far that are not whole any more: their first chunks are trimmed.
+    fn lost_count(&self, vchannel: &str) -> u64 {
+        let _ = vchannel;
+        0
+    }
 }
 
 /// A slice of an attempt; the order is that in which rows are told.
@@ -63,6 +69,8 @@ pub(crate) struct Visible {
     pub(crate) aborted_rows: u64,
     /// Rows without a verdict.
     pub(crate) pending_rows: u64,
+    /// Messages that are not whole any more.
+    pub(crate) lost_messages: u64,
 }
 
 /// Reads every pchannel once; of each vchannel in `vchannels` the rows are told apart.
@@ -84,6 +92,8 @@ pub(crate) fn scan(
                 scan.take(&message, vchannel, pchannel, lsn)?;
             }
         }
+        scan.visible.lost_messages +=
+            wanted.keys().map(|name| messages.lost_count(name)).sum::<u64>();
     }
     #[cfg(planted)]
     if crate::planted::is_active(crate::planted::Bug::VisibleByRecord) {

@@ -15,7 +15,7 @@ use oncelog::{
 use super::desk::{DIR, Desk, Hands, LONG, Script, request, wait};
 use super::jobs;
 
-const SEGMENT_BYTES: u64 = 64 << 10;
+pub(super) const SEGMENT_BYTES: u64 = 64 << 10;
 
 fn open(
     io: &MemIo,
@@ -38,7 +38,7 @@ fn desk(ack_mode: AckMode, retention: Retention) -> Desk {
     Desk { io, hands, script, options, broadcaster }
 }
 
-fn reopened(desk: Desk, retention: Retention) -> Desk {
+pub(super) fn reopened(desk: Desk, retention: Retention) -> Desk {
     let machine = desk.io.machine();
     desk.io.kill();
     drop(desk.broadcaster.close());
@@ -234,7 +234,7 @@ fn a_job_that_keeps_its_channel_beyond_the_limit_ends_and_lets_go() {
         let mut desk = reopened(desk, limit);
         let (jobs, job) = jobs::start(&desk, "k");
         jobs.plan(jobs::plan(&jobs, job, 1)).unwrap();
-        let refused = fill(&desk, job);
+        let refused = fill(&desk, job, 8 << 10);
         assert!(refused.to_string().contains(&format!("job {job}")), "{refused}");
         let other = desk.broadcaster.submit(&asked("other"), None).unwrap_err();
         assert_eq!(other.kind(), ErrorKind::StoreFull);
@@ -260,7 +260,7 @@ fn a_job_ends_on_a_full_disk() {
         let (jobs, job) = jobs::start(&desk, "k");
         jobs.plan(jobs::plan(&jobs, job, 1)).unwrap();
         desk.io.set_free_blocks(Some(0));
-        fill(&desk, job);
+        fill(&desk, job, 8 << 10);
         // Control is full too.
         let mut state = jobs::state(job, 1);
         state.reason = "r".repeat(4_000);
@@ -276,8 +276,8 @@ fn a_job_ends_on_a_full_disk() {
     }
 }
 
-/// Appends slices until there is no more room; returns the refusal.
-fn fill(desk: &Desk, job: BroadcastId) -> oncelog::Error {
+/// Appends slices of so many bytes until there is no more room; returns the refusal.
+pub(super) fn fill(desk: &Desk, job: BroadcastId, len: usize) -> oncelog::Error {
     let stamp = |row: u64| oncelog_format::message::SliceStamp {
         job,
         attempt: 1,
@@ -285,11 +285,11 @@ fn fill(desk: &Desk, job: BroadcastId) -> oncelog::Error {
         first_row: row,
         rows: 1,
     };
-    for row in 0..1_000 {
+    for row in 0..10_000 {
         let message = oncelog::broadcast::SliceMessage {
             vchannel: "a".into(),
             stamp: stamp(row),
-            payload: vec![7; 8 << 10],
+            payload: vec![7; len],
         };
         if let Err(e) = desk.broadcaster.jobs().append("p0", "Slice", &[message]) {
             assert_eq!(e.kind(), ErrorKind::StoreFull);

@@ -344,3 +344,80 @@ fn the_reserve_outlives_a_close_and_is_no_segment() {
     let found = io.machine().bytes(format!("{DIR}/control/reserve.spare")).unwrap_or_default();
     assert_ne!(found, segment);
 }
+
+/// What had been accepted last was not counted among what a checkpoint takes: on a disk that was full
+/// behind it none could be written, and nothing was freed.
+#[test]
+pub(crate) fn a_checkpoint_is_written_on_a_disk_that_large_work_has_filled() {
+    for free in (40..160).step_by(17) {
+        let desk = desk();
+        desk.io.set_free_blocks(Some(free));
+        let mut accepted = Vec::new();
+        let refused = loop {
+            let key = accepted.len().to_string();
+            let mut request = request(&key, "p");
+            request.payload = vec![7; 60_000];
+            match accept_this(&desk, &request) {
+                Ok(id) => accepted.push((request, id)),
+                Err(e) => break e,
+            }
+        };
+        assert_eq!(refused.kind(), ErrorKind::StoreFull);
+        desk.io.set_free_blocks(Some(0));
+        for _ in 0..2 {
+            let written = desk.broadcaster.checkpoint();
+            assert!(written.is_ok(), "{free} free blocks, {} open: {written:?}", accepted.len());
+        }
+        for (request, id) in accepted {
+            acknowledge(&desk, id, "a checkpoint before it");
+            assert_eq!(desk.broadcaster.submit(&request, None).unwrap().id, id);
+        }
+    }
+}
+
+/// What was refused behind its promise kept the channel's room for good where nothing else had ever
+/// gone there.
+#[test]
+fn a_refusal_leaves_no_room_kept_for_what_was_refused() {
+    let script = Arc::new(Script::acknowledged_by(AckMode::Consumer));
+    let options = Options::new().register(Arc::<Script>::clone(&script)).open_bytes_max(10_000);
+    let (io, hands) = (MemIo::new(Machine::new()), Arc::<Hands>::default());
+    let broadcaster = open(&io, &hands, &options).unwrap();
+    broadcaster.ensure_vchannels(&["a".into(), "b".into()]).unwrap();
+    let mut request = request("k", "p");
+    request.payload = vec![7; 300_000];
+    let refused = broadcaster.submit(&request, None).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Limit, "{refused}");
+    broadcaster.close().unwrap();
+    let reserve = io.machine().bytes(format!("{DIR}/channels/p0/reserve.spare"));
+    assert!(reserve.is_err(), "it is still there");
+}
+
+#[test]
+fn work_is_refused_while_what_is_unfinished_carries_as_much_as_it_may() {
+    let script = Arc::new(Script::acknowledged_by(AckMode::Consumer));
+    let options = Options::new().register(Arc::<Script>::clone(&script)).open_bytes_max(9_000);
+    let (io, hands) = (MemIo::new(Machine::new()), Arc::default());
+    let broadcaster = open(&io, &hands, &options).unwrap();
+    broadcaster.ensure_vchannels(&["a".into(), "b".into()]).unwrap();
+    let desk = Desk { io, hands, script, options, broadcaster };
+    let mut accepted = Vec::new();
+    let refused = loop {
+        let key = accepted.len().to_string();
+        match accept(&desk, &key) {
+            Ok(id) => accepted.push((key, id)),
+            Err(e) => break (key, e),
+        }
+    };
+    assert_eq!(refused.1.kind(), ErrorKind::StoreFull);
+    assert!(refused.1.to_string().contains("9000"), "{}", refused.1);
+    assert_eq!(accepted.len(), 2, "of 3,000 bytes and more");
+    // The same behind a restart; what ends makes room.
+    let desk = killed(desk);
+    assert_eq!(accept(&desk, &refused.0).unwrap_err().kind(), ErrorKind::StoreFull);
+    for (key, id) in accepted {
+        acknowledge(&desk, id, "one of them ends");
+        assert_eq!(desk.broadcaster.submit(&asked(&key), None).unwrap().id, id);
+    }
+    accept(&desk, &refused.0).unwrap();
+}

@@ -12,7 +12,7 @@ use oncelog::testing::{CallKind, ENOSPC, Fault, Which};
 use oncelog::{Error, ErrorKind};
 
 use super::desk::{Desk, Script, ends, request, wait};
-use super::jobs;
+use super::{jobs, pins};
 
 const MINUTE_MS: u64 = 60_000;
 
@@ -173,11 +173,18 @@ fn who_waits_for_a_job_is_told_that_there_is_no_space_for_its_ending() {
     ends(|| {
         let desk = jobs::desk();
         let (jobs, job) = jobs::start(&desk, "k");
-        take_reserve(&desk);
-        let told = jobs.end(job, 1, jobs::COMMIT, large("").payload).unwrap_err();
+        desk.io.set_free_blocks(Some(0));
+        // To the last byte.
+        for len in [8 << 10, 64] {
+            pins::fill(&desk, job, len);
+        }
+        // Not even what is kept for it becomes a segment.
+        desk.io.arm(Which::Kind(CallKind::Rename), 1, u64::MAX / 2, Fault::Error(ENOSPC));
+        let told = jobs.end(job, 1, jobs::COMMIT, vec![7; 256]).unwrap_err();
         let ending = check_no_space(&told);
         assert_eq!(check_no_space(&jobs.wait(job, None).unwrap_err()), ending);
         desk.io.disarm();
+        desk.io.set_free_blocks(None);
         let over = jobs.wait(job, None).unwrap();
         assert!(over.over.is_some_and(|(committed, _)| committed));
         assert_eq!(desk.copies(ending), 2);
