@@ -9,8 +9,7 @@ use crate::error::Result;
 impl Gate {
     /// Whether so many bytes go into the buffer without a wait or I/O. Of a reserve it says nothing.
     fn takes_at_once(&self, bytes: u64, buffer_bytes_max: u64) -> bool {
-        let is_still = !self.rolling && !self.kept.is_making();
-        is_still && self.has_room(bytes) && self.may_buffer(bytes, buffer_bytes_max)
+        !self.rolling && self.has_room(bytes) && self.may_buffer(bytes, buffer_bytes_max)
     }
 }
 
@@ -19,7 +18,7 @@ impl Shared {
         let mut gate = self.gate();
         loop {
             gate.check_open()?;
-            if gate.rolling || gate.kept.is_making() {
+            if gate.rolling {
                 gate = self.wait(gate);
             } else if !gate.has_room(bytes) {
                 // A reserve is for who has something to end.

@@ -160,7 +160,7 @@ fn every_planted_bug_of_space_is_caught() {
 #[test]
 fn every_planted_bug_of_locks_is_caught() {
     use crate::backup::raced;
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = TURN.write().unwrap_or_else(PoisonError::into_inner);
     let check_of = |bug| match bug {
         Bug::LockNameless => raced::a_lock_that_a_failed_backup_removes_makes_nobody_an_owner,
         _ => raced::a_lock_whose_name_another_file_has_makes_nobody_an_owner,

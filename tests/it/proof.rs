@@ -29,3 +29,4 @@ mod planted;
 mod recovery;
 mod reference;
 mod retention;
+mod ticks;
