@@ -230,7 +230,7 @@ impl Holds {
 /// log.append(b"wanted by a backup")?;
 /// let pin = log.pin("backup", Lsn::FIRST)?;
 /// let refused = log.trim(log.next_lsn()).unwrap_err();
-/// assert_eq!((refused.kind(), refused.lsn()), (ErrorKind::Pinned, Some(1)));
+/// assert_eq!((refused.kind(), refused.lsn()), (ErrorKind::Pinned, Some(Lsn::FIRST)));
 /// pin.advance(log.next_lsn())?;
 /// log.trim(log.next_lsn())?;
 /// # log.close()

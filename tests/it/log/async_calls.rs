@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
@@ -313,16 +313,23 @@ fn every_task_is_told_of_a_failed_sync() {
 fn a_large_batch_is_encoded_off_the_thread_that_polls() {
     #[track_caller]
     fn check(len: usize, is_at_once: bool) {
-        let scene = scene(&options().segment_bytes_max(8 << 20));
+        let mut scene = scene(&options().segment_bytes_max(8 << 20));
+        scene.runtime = Builder::new_current_thread().max_blocking_threads(1).build().unwrap();
         scene.log.append(b"first").unwrap();
         let record = vec![7; len];
         let records: [&[u8]; 1] = [&record];
+        // The one thread of the pool is busy, so that it does not end before the poll.
+        let (free, busy) = mpsc::channel::<()>();
+        scene.runtime.spawn_blocking(move || drop(busy.recv()));
         {
             let _inside = scene.runtime.enter();
             let append = scene.log.append_batch_async(batch(&records), Durability::Buffered);
             let polled = pin!(append).poll(&mut Context::from_waker(Waker::noop()));
             assert_eq!(polled.is_ready(), is_at_once, "{len} bytes");
         }
+        drop(free);
+        // A pool that ends drops what it has not begun.
+        scene.runtime.block_on(scene.runtime.spawn_blocking(|| ())).unwrap();
         // Given up, it is appended all the same, by the pool.
         let (_home, dir) = scene.close_pool();
         assert_eq!(payloads(&dir)[1..], [record]);
