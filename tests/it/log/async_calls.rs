@@ -320,7 +320,7 @@ fn a_large_batch_is_encoded_off_the_thread_that_polls() {
         let records: [&[u8]; 1] = [&record];
         // The one thread of the pool is busy, so that it does not end before the poll.
         let (free, busy) = mpsc::channel::<()>();
-        scene.runtime.spawn_blocking(move || drop(busy.recv()));
+        scene.runtime.spawn_blocking(move || busy.recv());
         {
             let _inside = scene.runtime.enter();
             let append = scene.log.append_batch_async(batch(&records), Durability::Buffered);
