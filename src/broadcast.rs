@@ -365,14 +365,14 @@ impl Broadcaster {
     pub fn rebase_clock(&self) -> Result<u64> {
         use crate::clock::Clock as _;
         let inner = self.inner();
-        let (pending, to_ms) = inner.with_room(|| {
-            let mut core = inner.lock();
+        let (from_ms, to_ms) = {
+            let core = inner.lock();
             core.usable()?;
-            let from_ms = inner.time().wall_ms();
-            let to_ms = inner.time().rebase();
-            let body = Body::ClockRebase(ClockRebase { from_ms });
-            Ok((inner.hand_over(&mut core, vec![body])?.0, to_ms))
-        })?;
+            (inner.time().wall_ms(), inner.time().rebase())
+        };
+        let body = Body::ClockRebase(ClockRebase { from_ms });
+        let (pending, _) =
+            inner.with_room(|| inner.hand_over(&mut inner.lock(), vec![body.clone()]))?;
         inner.settle(pending)?;
         Ok(to_ms)
     }

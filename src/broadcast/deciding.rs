@@ -1,7 +1,8 @@
 //! The lock of who decides, taken when control has room for what is decided.
 //!
 //! Records are handed over under the lock, and where control has to write or to roll first, that takes
-//! syncs. Whoever decides waits for them before, so that nobody who only looks waits for a disk.
+//! syncs. Whoever accepts, ends, acknowledges or sweeps waits for them before, so that nobody who only
+//! looks waits for a disk. What happens once for a job, a policy or a collection decides without.
 
 use super::core::{Guard, Inner};
 

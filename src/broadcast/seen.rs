@@ -47,12 +47,12 @@ impl Filter {
         Self { capacity: entry.capacity, count: entry.count, blocks }
     }
 
-    /// The filter as a checkpoint has it.
     /// Bytes of its bits.
     pub(super) fn bytes(&self) -> u64 {
         u64::from(self.capacity).saturating_mul(4)
     }
 
+    /// The filter as a checkpoint has it.
     pub(super) fn entry(&self) -> FilterEntry {
         let bits = self.blocks.iter().flat_map(|block| block.iter().copied()).collect();
         FilterEntry { capacity: self.capacity, count: self.count, bits }
@@ -123,10 +123,21 @@ impl Seen {
         filter.count = filter.count.saturating_add(1);
     }
 
-    fn begin_filter(&mut self) {
-        let capacity = self.filters.last().map_or(CAPACITY_FIRST, |filter| {
+    /// Bytes of the filter that so many more dropped keys begin; 0 where the last one takes them.
+    pub(super) fn bytes_ahead(&self, key_count: usize) -> u64 {
+        let room = self.filters.last().map_or(0, |last| last.capacity.saturating_sub(last.count));
+        let has_room = usize::try_from(room).is_ok_and(|room| key_count <= room);
+        if has_room { 0 } else { u64::from(self.next_capacity()).saturating_mul(4) }
+    }
+
+    fn next_capacity(&self) -> u32 {
+        self.filters.last().map_or(CAPACITY_FIRST, |filter| {
             filter.capacity.saturating_mul(4).min(FILTER_KEY_COUNT_MAX)
-        });
+        })
+    }
+
+    fn begin_filter(&mut self) {
+        let capacity = self.next_capacity();
         let held: u64 = self.filters.iter().map(|filter| u64::from(filter.count)).sum();
         let mut spare = held.saturating_sub(FILTER_KEY_COUNT_MAX.into());
         let over = self.filters.iter().take_while(|filter| {

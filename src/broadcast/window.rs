@@ -227,14 +227,15 @@ impl Window {
         oldest.map_or(0, |(done_at_ms, _)| now_ms.saturating_sub(done_at_ms)).min(lifetime_ms)
     }
 
-    /// Returns up to `max` keys whose window is over at `now_ms`, oldest first.
+    /// Returns up to `max` keys whose window is over at `now_ms`, in no order of all: what it costs
+    /// follows `max`, and how many principals there are.
     pub(super) fn over(&self, now_ms: u64, max: usize) -> Vec<BroadcastId> {
         let classes = self.shares.values().flat_map(|share| &share.settled);
         let over = classes.filter_map(|(class, order)| Some((order, done_until(class.0, now_ms)?)));
-        let mut over: Vec<At> =
-            over.flat_map(|(order, until_ms)| order.until(until_ms).take(max)).collect();
-        over.sort_unstable();
-        over.into_iter().take(max).map(|(_, id)| id).collect()
+        over.flat_map(|(order, until_ms)| order.until(until_ms))
+            .take(max)
+            .map(|(_, id)| id)
+            .collect()
     }
 
     /// Says whether one more key of a principal fits.

@@ -101,7 +101,8 @@ impl Cursor {
     /// # Durability
     ///
     /// When this returns `Ok`, the cursor is gone after a power loss, and each of its handles
-    /// answers `InvalidInput` from here on. It takes one sync.
+    /// answers `InvalidInput`. It takes one sync. Handles go by the name: once a cursor of it is made
+    /// again, they are handles of that one.
     pub fn remove(&self) -> Result<()> {
         self.shared.remove_cursor(&self.name)
     }

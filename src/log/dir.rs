@@ -10,6 +10,7 @@ use oncelog_format::{Owner, Uuid, encode_lock};
 
 use super::facts::{LOCK_NAME, Listing};
 use super::options::CreateMode;
+use super::view::pause;
 use super::writer::now;
 use crate::error::{Error, ErrorKind, Result, is_full};
 use crate::io::{EntryKind, Io, IoFile, OpenHow};
@@ -158,9 +159,8 @@ pub(crate) fn wait_free<T>(longest: Duration, attempt: impl Fn() -> Result<T>) -
         if left.is_zero() || !done.as_ref().is_err_and(|e| e.kind() == ErrorKind::Busy) {
             return done;
         }
-        // A `flock` that is waited for cannot be given up again at the end of a time. Who is woken
-        // early asks early.
-        std::thread::park_timeout(LOCK_PAUSE.min(left));
+        // A `flock` that is waited for cannot be given up again at the end of a time.
+        pause(LOCK_PAUSE.min(left));
     }
 }
 

@@ -128,9 +128,8 @@ impl Options {
     /// # fn main() -> oncelog::Result<()> {
     /// # let home = tempfile::tempdir().expect("a directory");
     /// # let dir = home.path().join("log");
-    /// let options =
-    /// Options::new().create(CreateMode::IfMissing).lock_wait(Duration::from_secs(30)); let (log,
-    /// _report) = Log::open(&dir, &options)?;
+    /// let options = Options::new().create(CreateMode::IfMissing);
+    /// let (log, _report) = Log::open(&dir, &options.lock_wait(Duration::from_secs(30)))?;
     /// # log.close()
     /// # }
     /// ```

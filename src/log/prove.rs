@@ -155,7 +155,7 @@ fn rewrite(file: &dyn IoFile, segment: &Segment, entries: &[FooterEntry], proven
             if file.read_full_at(chunk, offset)? < len {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            file.write_whole_at(chunk, offset)?;
+            file.write_all_at(chunk, offset)?;
             offset = offset.saturating_add(u64::try_from(len).unwrap_or(u64::MAX));
         }
         Ok(())

@@ -210,11 +210,13 @@ impl Gate {
                 let is_held = self.kept.spare.is_some() && self.reserved() >= promised;
                 (!is_held).then_some(promised)
             }
-            Use::Ending(_) if self.kept.spare.is_some() => None,
-            // The tail is all there is.
+            // Nothing has to be left: it goes where there is room.
+            Use::Ending(0) if self.kept.spare.is_some() => None,
+            // The tail, and the reserve where there is one, are all there is.
             Use::Ending(left) => {
                 let room = self.capacity.saturating_sub(self.end).saturating_sub(bytes);
-                (self.has_room(bytes) && room < left).then_some(left)
+                (self.has_room(bytes) && room.saturating_add(self.reserved()) < left)
+                    .then_some(left)
             }
         }
     }
@@ -324,7 +326,7 @@ impl Shared {
             Err(e)
                 if source == Source::Spare
                     && e.kind() == ErrorKind::StoreFull
-                    && matches!(usage, Use::Ending(_)) =>
+                    && (matches!(usage, Use::Ending(_)) || gate.kept.is_making()) =>
             {
                 *full = Some(e);
                 Ok(())

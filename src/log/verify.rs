@@ -14,7 +14,7 @@ use super::finding::{Finding, FindingKind, Severity};
 use super::recover::missing;
 use super::scan::{self, Frames, Tally, Window};
 use super::survey::{Segment, TailState};
-use super::view::{LogView, pause};
+use super::view::{LOOK_PAUSE, LogView, pause};
 use super::walk::Walk;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::IoFile;
@@ -95,7 +95,7 @@ impl LogView {
         let mut frames = read(&*file, segment, next).map_err(fail)?;
         if frames.last.saturating_add(1) < next {
             if !self.seen().still {
-                pause();
+                pause(LOOK_PAUSE);
             }
             frames = read(&*file, segment, next).map_err(fail)?;
         }

@@ -35,7 +35,7 @@ const LOOKS_EQUAL: u32 = 5;
 const LOOKS_MAX: u32 = 25;
 
 /// Time between two looks: a write into the cache that has begun is done by then.
-const LOOK_PAUSE: Duration = Duration::from_millis(20);
+pub(super) const LOOK_PAUSE: Duration = Duration::from_millis(20);
 
 /// A read-only look at a log, or at one segment of it. Clones share it.
 ///
@@ -140,7 +140,7 @@ impl LogView {
     ///
     /// `Io`.
     pub fn wait_changed(&self) -> Result<bool> {
-        pause();
+        pause(LOOK_PAUSE);
         match self.seen.has_changed() {
             Err(error) if is_gone(&error) => Ok(true),
             other => other,
@@ -357,7 +357,7 @@ fn settle(io: &dyn Io, path: &Path) -> Result<Survey> {
             Ok(survey) => survey,
             // Trimmed, or renamed from a spare, between the listing and the open.
             Err(error) if is_gone(&error) => {
-                pause();
+                pause(LOOK_PAUSE);
                 continue;
             }
             Err(error) => return Err(error),
@@ -375,7 +375,7 @@ fn settle(io: &dyn Io, path: &Path) -> Result<Survey> {
             excuse(&mut survey, &standing);
             return Ok(survey);
         }
-        pause();
+        pause(LOOK_PAUSE);
     }
     let mut survey = look(io, path)?;
     excuse(&mut survey, &[]);
@@ -396,13 +396,13 @@ fn excuse(survey: &mut Survey, standing: &[Finding]) {
     }
 }
 
-/// Lets a racing writer finish what it is at.
-pub(crate) fn pause() {
+/// Lets a racing process finish what it is at.
+pub(crate) fn pause(longest: Duration) {
     // Not `park_timeout`, which would take an unpark that the caller's executor waits for. Nobody
     // notifies this; the lock cannot be poisoned, and a pause that is cut short costs a look.
     let (nobody, never) = (Mutex::new(()), Condvar::new());
     if let Ok(guard) = nobody.lock() {
-        drop(never.wait_timeout(guard, LOOK_PAUSE));
+        drop(never.wait_timeout(guard, longest));
     }
 }
 
