@@ -222,6 +222,21 @@ mod tests {
         assert_eq!(seen.forgotten_count(), 0);
     }
 
+    /// Room for a checkpoint is kept for keys before they are dropped.
+    #[test]
+    fn the_filter_that_begins_was_counted_ahead() {
+        let mut seen = Seen::default();
+        let held = |seen: &Seen| -> u64 { seen.filters().iter().map(Filter::bytes).sum() };
+        assert_eq!(seen.bytes_ahead(0), 0);
+        for n in 0..6_000 {
+            let (before, ahead) = (held(&seen), seen.bytes_ahead(1));
+            seen.insert(&scope(n));
+            assert_eq!(held(&seen), before + ahead, "{n} keys");
+        }
+        assert_eq!(seen.bytes_ahead(10_000), 0);
+        assert_eq!(seen.bytes_ahead(20_000), 65_536 * 4);
+    }
+
     #[test]
     fn a_copy_does_not_change_with_what_it_was_copied_from() {
         let mut seen = Seen::default();

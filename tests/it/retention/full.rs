@@ -117,6 +117,21 @@ fn what_a_trim_left_makes_room_for_records_that_are_written_again() {
     assert_eq!((view.oldest_lsn(), view.last_lsn()), (lsn(12), Some(lsn(13))));
 }
 
+/// A disk that is nearly full takes a part of a write, and refuses the rest.
+#[test]
+fn what_a_trim_left_makes_room_where_a_write_was_short() {
+    for taken in [1, 7, 64] {
+        let (io, options) = unproven_record();
+        io.arm(Which::Kind(CallKind::Write), 1, 1, Fault::Short(taken));
+        io.arm(Which::Kind(CallKind::Write), 2, 1, Fault::Error(ENOSPC));
+        let log = opened(&io, &options).unwrap();
+        assert_eq!(files(&io).len(), 1, "they went before the records were written");
+        assert_eq!((log.oldest_lsn(), read(&log, 12).len()), (lsn(12), 2));
+        let view = LogView::open_unshared("/log", Arc::new(lost(&io))).unwrap();
+        assert_eq!((view.oldest_lsn(), view.last_lsn()), (lsn(12), Some(lsn(13))));
+    }
+}
+
 /// They may be gone after a power loss: nobody is served them. Readers that know it are.
 #[test]
 fn records_that_cannot_be_written_again_keep_the_log_closed_and_say_why() {
