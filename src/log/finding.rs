@@ -173,6 +173,9 @@ pub enum FindingKind {
     CursorIgnored,
     /// A cursor stands after the end of the log: what it had seen is gone.
     CursorAhead,
+    /// A full disk refused the slot that states a trim: the oldest LSN may go back with a power loss
+    /// until a slot is written.
+    TrimUnproven,
     /// What a live writer had not finished while it was looked at.
     InFlight,
 }
@@ -208,6 +211,7 @@ impl FindingKind {
             Self::CursorsDamaged => "cursors_damaged",
             Self::CursorIgnored => "cursor_ignored",
             Self::CursorAhead => "cursor_ahead",
+            Self::TrimUnproven => "trim_unproven",
             Self::InFlight => "in_flight",
         }
     }
@@ -242,6 +246,7 @@ impl FindingKind {
             Self::CursorsDamaged => "where the cursors stand is not known and nothing is trimmed",
             Self::CursorIgnored => "the copy is ignored and the other one counts",
             Self::CursorAhead => "durable records that the cursor had seen are gone",
+            Self::TrimUnproven => "the trim is stated again before anything relies on it",
             Self::InFlight => "a writer is at work there",
         }
     }

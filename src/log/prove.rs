@@ -13,6 +13,7 @@ use oncelog_format::limits::FRAMES_OFFSET;
 use oncelog_format::{FooterEntry, FrameHeader, Place, Slot};
 
 use super::dir::{Fault, refusal};
+use super::finding::{Finding, FindingKind, Severity};
 use super::options::Options;
 use super::reserve::RESERVE_NAME;
 use super::scan::Window;
@@ -67,7 +68,7 @@ pub(super) fn prove(path: &Path, options: &Options, survey: Survey) -> Result<Pr
         return Ok(Proven { file, survey, is_trim_refused: false });
     }
     evict(0)?;
-    let survey = survey.look_at_tail_again(&*options.io, options.check)?;
+    let mut survey = survey.look_at_tail_again(&*options.io, options.check)?;
     if let Some(damage) = survey.damage() {
         return Err(damage.to_error());
     }
@@ -91,6 +92,11 @@ pub(super) fn prove(path: &Path, options: &Options, survey: Survey) -> Result<Pr
         };
         let again = with_room(|| rewrite(&*file, segment, &judged.entries, survey.proven), free);
         again.map_err(Fault::into_error)?;
+    }
+    if is_trim_refused {
+        let told = Finding::new(FindingKind::TrimUnproven, Severity::Info, &segment.facts.path);
+        let told = told.at_lsn(survey.oldest);
+        survey.findings.push(told);
     }
     Ok(Proven { file, survey, is_trim_refused })
 }
@@ -165,7 +171,7 @@ fn rewrite(file: &dyn IoFile, segment: &Segment, entries: &[FooterEntry], proven
 }
 
 /// Writes the newest slot again, same bytes, same place, and syncs: who is told of an oldest LSN
-/// may rely on it.
+/// may rely on it. Where there is no space for that, the report says that nobody may.
 fn state_again(file: &dyn IoFile, segment: &Segment) -> Done {
     let Some(slot) = segment.facts.newest_slot() else { return Ok(()) };
     let (offset, path) = (Slot::offset_of(slot.index()), &segment.facts.path);

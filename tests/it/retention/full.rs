@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use oncelog::io::Io as _;
 use oncelog::testing::{CallKind, EDQUOT, EIO, ENOSPC, Fault, MemIo, Which};
-use oncelog::{ErrorKind, Log, LogView, Options};
+use oncelog::{ErrorKind, Finding, FindingKind, Log, LogView, Options};
 use oncelog_format::Slot;
 
 use super::cursors::{filled, lost};
@@ -48,7 +48,10 @@ fn a_trim_that_cannot_be_proven_for_want_of_space_waits_and_the_log_opens() {
     for number in [ENOSPC, EDQUOT] {
         let (io, options) = trim_in_the_cache();
         refuse_writes(&io, u64::MAX, number);
-        let log = opened(&io, &options).unwrap();
+        let options = options.clone().io(Arc::new(io.clone()));
+        let (log, report) = Log::open("/log", &options).unwrap();
+        let told = |found: &&Finding| found.kind == FindingKind::TrimUnproven;
+        assert_eq!(report.findings.iter().find(told).map(|found| found.lsn), Some(Some(lsn(12))));
         assert_eq!((log.oldest_lsn(), read(&log, 12).len()), (lsn(12), 1));
         assert!(!log.remove_step().unwrap(), "nothing durable says that the files may go");
         assert_eq!(files(&io).len(), 3);
