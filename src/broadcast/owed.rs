@@ -261,9 +261,7 @@ impl Core {
             // It takes what nobody was promised but, where it ends, itself.
             let run = self.runs.get(&id).filter(|_| ends);
             let own = run.map_or(0, |run| control_bytes(&run.accepted));
-            // The reason stands in the next checkpoint, too.
-            let left = owed.saturating_sub(own).saturating_add(bytes);
-            ending_use(left, self.checkpoint_bytes())
+            ending_use(owed.saturating_sub(own), 0)
         } else {
             Use::Ending(0)
         })
@@ -287,7 +285,7 @@ impl Core {
     /// Bytes that a checkpoint takes, about.
     pub(crate) fn checkpoint_bytes(&self) -> u64 {
         let about = self.state.checkpoint_bytes().max(self.stream_bytes);
-        about.saturating_add(self.state.filter_bytes_ahead()).saturating_add(CHECKPOINT_BYTES)
+        about.saturating_add(CHECKPOINT_BYTES)
     }
 
     /// Bytes that control keeps for work that was accepted, and for one checkpoint.

@@ -187,6 +187,11 @@ impl Gate {
         self.kept.spare.as_ref().map_or(0, |spare| spare.size.saturating_sub(FRAMES_OFFSET))
     }
 
+    /// Whether there is a reserve that takes so many bytes of frames.
+    fn is_reserved(&self, promised: u64) -> bool {
+        self.kept.spare.is_some() && self.reserved() >= promised
+    }
+
     /// Whether the reserve may take a batch for which there is no other segment.
     pub(crate) fn may_use_reserve(&self, bytes: u64, usage: Use) -> bool {
         match usage.within() {
@@ -206,17 +211,12 @@ impl Gate {
         match usage.within() {
             #[cfg(planted)]
             Use::New(_) if crate::planted::is_active(crate::planted::Bug::ReserveSpent) => None,
-            Use::New(promised) => {
-                let is_held = self.kept.spare.is_some() && self.reserved() >= promised;
-                (!is_held).then_some(promised)
-            }
-            // Nothing has to be left: it goes where there is room.
-            Use::Ending(0) if self.kept.spare.is_some() => None,
-            // The tail, and the reserve where there is one, are all there is.
+            Use::New(promised) => (!self.is_reserved(promised)).then_some(promised),
+            Use::Ending(_) if self.kept.spare.is_some() => None,
+            // The tail is all there is.
             Use::Ending(left) => {
                 let room = self.capacity.saturating_sub(self.end).saturating_sub(bytes);
-                (self.has_room(bytes) && room.saturating_add(self.reserved()) < left)
-                    .then_some(left)
+                (self.has_room(bytes) && room < left).then_some(left)
             }
         }
     }
@@ -326,7 +326,7 @@ impl Shared {
             Err(e)
                 if source == Source::Spare
                     && e.kind() == ErrorKind::StoreFull
-                    && (matches!(usage, Use::Ending(_)) || gate.kept.is_making()) =>
+                    && matches!(usage, Use::Ending(_)) =>
             {
                 *full = Some(e);
                 Ok(())
@@ -338,6 +338,7 @@ impl Shared {
 
     /// Makes sure that what was promised fits, whatever becomes of the disk.
     fn promise(&self, promised: u64) -> Result<()> {
+        let promised = promised.min(RESERVED_MAX);
         let mut gate = self.gate();
         loop {
             gate.check_open()?;
@@ -349,7 +350,9 @@ impl Shared {
             if let Some(e) = self.beyond_limits(&gate, Use::New(promised)) {
                 return Err(e);
             }
-            let Some(promised) = gate.missing_reserve(0, Use::New(promised)) else { return Ok(()) };
+            if !gate.kept.is_wanted() || gate.is_reserved(promised) {
+                return Ok(());
+            }
             let (behind, made) = self.make_reserve(gate, promised);
             gate = behind;
             made?;

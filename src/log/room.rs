@@ -4,7 +4,7 @@
 use super::Log;
 use super::reserve::Use;
 use super::writer::{Gate, Shared};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::Result;
 
 impl Gate {
     /// Whether so many bytes go into the buffer without a wait or I/O. Of a reserve it says nothing.
@@ -15,17 +15,14 @@ impl Gate {
 
 impl Shared {
     fn make_room(&self, bytes: u64) -> Result<()> {
-        let (mut gate, mut full) = (self.gate(), None);
+        let mut gate = self.gate();
         loop {
             gate.check_open()?;
             if gate.rolling {
                 gate = self.wait(gate);
             } else if !gate.has_room(bytes) {
-                if gate.missing_reserve(0, Use::New(0)).is_some() {
-                    // What ends work comes first: no segment takes its space.
-                    return Err(Error::new(ErrorKind::StoreFull, "there is no reserve yet"));
-                }
-                let (behind, rolled) = self.roll_for(gate, bytes, Use::New(0), &mut full);
+                // A reserve is for who has something to end.
+                let (behind, rolled) = self.roll_for(gate, bytes, Use::New(0), &mut None);
                 gate = behind;
                 rolled?;
             } else if !gate.may_buffer(bytes, self.buffer_bytes_max) {

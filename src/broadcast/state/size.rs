@@ -185,11 +185,6 @@ impl State {
         filters.fold(self.size.all.saturating_add(FACTS_BYTES), u64::saturating_add)
     }
 
-    /// Bytes of the filter that begins when all keys that are there now are dropped, if one does.
-    pub(crate) fn filter_bytes_ahead(&self) -> u64 {
-        self.seen.bytes_ahead(self.task_count())
-    }
-
     /// Bytes of them that are those of unfinished work: tasks that are not done, jobs that are not
     /// over.
     pub(crate) fn open_bytes(&self) -> u64 {

@@ -64,7 +64,7 @@ fn follow(play: &Play) {
         let found = match &mut reader {
             Ok(reader) => reader.next(),
             Err(e) if e.kind() == ErrorKind::Trimmed => {
-                next = e.lsn().and_then(Lsn::new).unwrap();
+                next = e.lsn().unwrap();
                 reader = play.log.reader(next);
                 continue;
             }

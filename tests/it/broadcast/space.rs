@@ -266,6 +266,26 @@ fn a_task_that_is_skipped_with_a_long_reason_on_a_full_disk_takes_a_short_one() 
     }
 }
 
+/// Else a power loss may take the name, and whoever accepted work by it has no room to end it.
+#[test]
+pub(crate) fn the_name_of_a_reserve_is_durable_when_something_counts_on_it() {
+    let desk = desk();
+    let id = accept(&desk, "k").unwrap();
+    let machine = desk.io.machine();
+    desk.io.kill();
+    drop(desk.broadcaster.close());
+    let unsynced = machine.unsynced();
+    let mut ways = survivors(&unsynced, 8, &mut Dice::new(id.0));
+    ways.push(Vec::new());
+    for way in ways {
+        let mut machine = machine.power_loss(&unsynced, &way);
+        for log in ["control", "channels/p0"] {
+            let reserve = machine.take(format!("{DIR}/{log}/reserve.spare"));
+            assert!(reserve.is_ok(), "{log}: what was promised is gone: {reserve:?}");
+        }
+    }
+}
+
 /// What counts on a reserve may be all that a power loss leaves: others take every block that comes
 /// free.
 #[test]
