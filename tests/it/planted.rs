@@ -140,45 +140,42 @@ fn check_of_reading(bug: Bug) -> fn() {
 
 #[test]
 fn every_planted_bug_of_space_is_caught() {
-    let _turn = TURN.write().unwrap_or_else(PoisonError::into_inner);
-    let survivors: Vec<Bug> = Bug::SPACE
-        .into_iter()
-        .filter(|bug| {
-            let check = check_of_space(*bug);
-            assert!(!is_broken(check), "the test for {bug:?} fails without it");
-            plant(*bug);
-            let caught = is_broken(check);
-            plant(Bug::None);
-            println!("{} {bug:?}", if caught { "caught" } else { "SURVIVED" });
-            !caught
-        })
-        .collect();
+    let survivors = survivors(&Bug::SPACE, check_of_space);
     figure(12, "planted bugs of space caught", Bug::SPACE.len() - survivors.len());
     assert!(survivors.is_empty(), "{survivors:?}");
 }
 
 #[test]
 fn every_planted_bug_of_locks_is_caught() {
-    use crate::backup::raced;
-    let _turn = TURN.write().unwrap_or_else(PoisonError::into_inner);
-    let check_of = |bug| match bug {
-        Bug::LockNameless => raced::a_lock_that_a_failed_backup_removes_makes_nobody_an_owner,
-        _ => raced::a_lock_whose_name_another_file_has_makes_nobody_an_owner,
-    };
-    let survivors: Vec<Bug> = Bug::LOCKS
-        .into_iter()
-        .filter(|bug| {
-            let check: fn() = check_of(*bug);
-            assert!(!is_broken(check), "the test for {bug:?} fails without it");
-            plant(*bug);
-            let caught = is_broken(check);
-            plant(Bug::None);
-            println!("{} {bug:?}", if caught { "caught" } else { "SURVIVED" });
-            !caught
-        })
-        .collect();
+    let survivors = survivors(&Bug::LOCKS, check_of_locks);
     figure(12, "planted bugs of locks caught", Bug::LOCKS.len() - survivors.len());
     assert!(survivors.is_empty(), "{survivors:?}");
+}
+
+/// Bugs that the tests for them do not see, planted for all threads of the process one by one.
+#[expect(clippy::print_stdout, reason = "who runs the proof reads it")]
+fn survivors(bugs: &[Bug], check_of: fn(Bug) -> fn()) -> Vec<Bug> {
+    let _turn = TURN.write().unwrap_or_else(PoisonError::into_inner);
+    let survives = |bug: &Bug| {
+        let check = check_of(*bug);
+        assert!(!is_broken(check), "the test for {bug:?} fails without it");
+        plant(*bug);
+        let caught = is_broken(check);
+        plant(Bug::None);
+        println!("{} {bug:?}", if caught { "caught" } else { "SURVIVED" });
+        !caught
+    };
+    bugs.iter().copied().filter(survives).collect()
+}
+
+/// The test that a bug of locks breaks.
+fn check_of_locks(bug: Bug) -> fn() {
+    use crate::backup::raced;
+    match bug {
+        Bug::LockNameless => raced::a_lock_that_a_failed_backup_removes_makes_nobody_an_owner,
+        Bug::LockOfAnother => raced::a_lock_whose_name_another_file_has_makes_nobody_an_owner,
+        other => unreachable!("{other:?} is not a bug of locks"),
+    }
 }
 
 /// The test that a bug of space breaks.
@@ -235,10 +232,14 @@ fn check_of(bug: Bug) -> fn() {
 }
 
 /// Whether a test fails. One that does not come to an end shows nothing: the machine may be slow.
+#[expect(clippy::print_stdout, reason = "who runs the proof reads it")]
 fn is_broken(check: fn()) -> bool {
     let (tell, told) = mpsc::channel();
     std::thread::spawn(move || tell.send(catch_unwind(check).is_err()));
-    told.recv_timeout(Duration::from_secs(300)).unwrap_or(false)
+    told.recv_timeout(Duration::from_secs(300)).unwrap_or_else(|_| {
+        println!("a test came to no end");
+        false
+    })
 }
 
 /// The begin and the end of a long line.
