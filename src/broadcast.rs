@@ -47,6 +47,7 @@ mod snapshot;
 mod state;
 mod stats;
 mod sweep;
+mod told;
 mod tombstones;
 mod trace;
 mod view;

@@ -21,6 +21,7 @@ use super::policy::WhenFull;
 use super::refusal;
 use super::request::{Answer, Request, check_key, tombstone_answer};
 use super::room;
+use super::told::Told;
 use super::trace::{self, TraceParent};
 use super::waiting::{WAITERS_MAX, WAITERS_PER_KEY_MAX, Waiting};
 use super::window::{Admission as Room, Reserved};
@@ -313,12 +314,13 @@ impl Inner {
         resources: &[Resource],
         print: &Fingerprint,
     ) -> Result<Option<(BroadcastId, Arc<Cell>)>> {
+        let trace = request.trace_context.as_deref().and_then(trace::kept);
         let mut core = self.lock_to_decide(request.carried_len() + DECISION_LEN);
         core.usable()?;
         let made = self.made_by(&core, request)?;
         kind.recheck(request, &Lent::new(&mut core, &made).state)?;
         let now_ms = self.time().wall_ms().max(core.state.newest_ms());
-        let mut batch = Vec::new();
+        let (mut batch, mut evicted) = (Vec::new(), None);
         if let Some(scope) = &request.scope {
             if let Some(id) = core.state.owner(scope) {
                 if !core.state.is_over(id, now_ms) {
@@ -334,7 +336,7 @@ impl Inner {
             match window.admit(&scope.principal, reserved, &core.policy, now_ms) {
                 Room::Room => {}
                 Room::Evict(id) => {
-                    tracing::debug!(broadcast = id.0, "a key makes room for another");
+                    evicted = Some(id);
                     batch.push(Body::Dropped(Dropped { id, cause: DropCause::Evicted }));
                 }
                 Room::Full { count, bound, next_free_in_ms } => {
@@ -343,6 +345,7 @@ impl Inner {
             }
         }
         let mut accepted = acceptance(&core, request, kind, resources, print);
+        accepted.trace = trace;
         if admission.starts_job {
             accepted.job = JobLink::Starts;
         }
@@ -364,13 +367,14 @@ impl Inner {
         batch.extend(made);
         batch.push(Body::Accepted(Arc::clone(&accepted)));
         let cell = self.begin(&mut core, batch, accepted.id(), holds)?;
+        core.told.extend(evicted.map(Told::Evicted));
         core.locks.transfer(admission.holder(), Holder::Task(accepted.id()));
         admission.let_go(&mut core);
         Ok(Some((accepted.id(), cell)))
     }
 }
 
-/// The acceptance of a request that starts no job, without the ends of its pchannels.
+/// The acceptance of a request that starts no job, without the ends of its pchannels and its trace.
 fn acceptance(
     core: &Core,
     request: &Request,
@@ -396,7 +400,7 @@ fn acceptance(
         firm: core.policy.window_full == WhenFull::Refuse,
         job: JobLink::None,
         properties: request.properties.clone().into_iter().collect(),
-        trace: request.trace_context.as_deref().and_then(trace::kept),
+        trace: None,
         payload: request.payload.clone(),
     }
 }

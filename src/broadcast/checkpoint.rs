@@ -21,7 +21,7 @@ use super::options::Options;
 use super::refusal;
 use super::restore;
 use super::snapshot::Snapshot;
-use super::state::State;
+use super::state::{EntryOrder, State};
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::{Log, Pending, Pin};
 use crate::lsn::Lsn;
@@ -96,8 +96,8 @@ pub(crate) struct Loading {
     /// million keys has no place beside the one in use.
     state: Option<State>,
     entries: Entries,
+    order: EntryOrder,
     hasher: Sha256,
-    entry_count: u64,
     stream_bytes: u64,
     part_count: u32,
     /// Its Begin was seen, and states a version that is known here.
@@ -112,14 +112,15 @@ impl Loading {
         Self { state: Some(State::default()), ..Self::compared(end) }
     }
 
-    /// Compares a run with its End.
+    /// Compares a run with its End, and looks at all that a restart would but for owners of scopes,
+    /// of which a state writes no two.
     pub(crate) fn compared(end: CheckpointEnd) -> Self {
         Self {
             end,
             state: None,
             entries: Entries::default(),
+            order: EntryOrder::default(),
             hasher: Sha256::new(),
-            entry_count: 0,
             stream_bytes: 0,
             part_count: 0,
             begun: false,
@@ -152,12 +153,11 @@ impl Loading {
         self.hasher.update(&part.bytes);
         let len = u64::try_from(part.bytes.len()).unwrap_or(u64::MAX);
         self.stream_bytes = self.stream_bytes.saturating_add(len);
-        let (state, count, mut fits) = (&mut self.state, &mut self.entry_count, true);
+        let (state, order, mut fits) = (&mut self.state, &mut self.order, true);
         let taken = self.entries.push(&part.bytes, |entry| {
-            // The facts come first, and once.
-            fits &= (*count == 0) == matches!(entry, Entry::Facts(_));
-            *count = count.saturating_add(1);
-            fits &= state.as_mut().is_none_or(|state| state.take_entry(entry));
+            fits = fits
+                && order.take(&entry)
+                && state.as_mut().is_none_or(|state| state.take_entry(entry));
         });
         self.broken = taken.is_err() || !fits;
     }
@@ -165,9 +165,9 @@ impl Loading {
     /// Whether all of it is there and is what its End says; with the state where that was asked
     /// for.
     pub(crate) fn finish(self) -> (bool, Option<State>) {
-        let Self { end, state, entries, hasher, entry_count, .. } = self;
+        let Self { end, state, entries, order, hasher, .. } = self;
         let whole = !self.broken
-            && entry_count > 0
+            && order.has_begun()
             && entries.finish().is_ok()
             && (self.part_count, self.stream_bytes) == (end.part_count, end.stream_bytes)
             && hasher.finalize()[..] == end.sha256;
@@ -182,21 +182,22 @@ impl Loading {
 /// The stream of a state, as it grows.
 #[derive(Debug, Default)]
 struct Stream {
-    part: Vec<u8>,
+    /// What is in no part yet, behind `taken` bytes that are.
+    bytes: Vec<u8>,
+    taken: usize,
     hasher: Sha256,
     stream_bytes: u64,
     part_count: u32,
 }
 
 impl Stream {
-    fn push(&mut self, entries: &[Entry]) -> Result<()> {
-        let begin = self.part.len();
-        for entry in entries {
-            entry.encode(&mut self.part).map_err(|e| {
-                refusal::invalid("an entry of the state does not encode").with_source(e)
-            })?;
-        }
-        let added = self.part.get(begin..).unwrap_or_default();
+    fn push(&mut self, entry: &Entry) -> Result<()> {
+        self.bytes.drain(..std::mem::take(&mut self.taken));
+        let begin = self.bytes.len();
+        entry.encode(&mut self.bytes).map_err(|e| {
+            refusal::invalid("an entry of the state does not encode").with_source(e)
+        })?;
+        let added = self.bytes.get(begin..).unwrap_or_default();
         self.hasher.update(added);
         let len = u64::try_from(added.len()).unwrap_or(u64::MAX);
         self.stream_bytes = self.stream_bytes.saturating_add(len);
@@ -206,11 +207,12 @@ impl Stream {
     /// The next part, once there is a full one, or with `all` what is left.
     fn take(&mut self, covers: u64, all: bool) -> Option<Body> {
         let max = usize::try_from(CHECKPOINT_PART_LEN_MAX).unwrap_or(usize::MAX);
-        if self.part.is_empty() || (self.part.len() < max && !all) {
+        let left = self.bytes.get(self.taken..).unwrap_or_default();
+        if left.is_empty() || (left.len() < max && !all) {
             return None;
         }
-        let behind = self.part.split_off(self.part.len().min(max));
-        let bytes = std::mem::replace(&mut self.part, behind);
+        let bytes = left.get(..max).unwrap_or(left).to_vec();
+        self.taken += bytes.len();
         let index = self.part_count;
         self.part_count = self.part_count.saturating_add(1);
         Some(Body::CheckpointPart(CheckpointPart { covers, index, bytes }))
@@ -241,12 +243,14 @@ pub(crate) fn digest(state: &State) -> Result<[u8; 32]> {
         if entries.is_empty() {
             break;
         }
-        stream.push(&entries)?;
-        stream.part.clear();
+        for entry in &entries {
+            stream.push(entry)?;
+            stream.taken = stream.bytes.len();
+        }
     }
     for filter in snapshot.filters() {
-        stream.push(&[filter])?;
-        stream.part.clear();
+        stream.push(&filter)?;
+        stream.taken = stream.bytes.len();
     }
     Ok(stream.hasher.finalize().into())
 }
@@ -375,14 +379,17 @@ impl Inner {
                 break core.snapshot.take();
             }
             drop(core);
-            stream.push(&entries)?;
-            self.write_parts(&mut stream, covers, false)?;
+            // A few of them may come to gigabytes: no more than one is encoded at a time.
+            for entry in &entries {
+                stream.push(entry)?;
+                self.write_parts(&mut stream, covers, false)?;
+            }
             core = self.lock();
             core.usable()?;
         };
         drop(core);
         for filter in snapshot.into_iter().flat_map(Snapshot::filters) {
-            stream.push(&[filter])?;
+            stream.push(&filter)?;
             self.write_parts(&mut stream, covers, false)?;
         }
         self.write_parts(&mut stream, covers, true)?;

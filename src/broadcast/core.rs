@@ -31,6 +31,7 @@ use super::request::Answer;
 use super::room;
 use super::snapshot::Snapshot;
 use super::state::State;
+use super::told::Told;
 use super::window::Reserved;
 use crate::channel::{ChannelLog, ChannelPin, Position};
 use crate::clock::{Clock, LogTime};
@@ -102,6 +103,8 @@ pub(crate) struct Core {
     /// From when on a checkpoint may be tried for that, on the monotonic clock.
     pub(crate) freeing_from: Duration,
     pub(crate) failed: Option<Arc<Error>>,
+    /// What nobody was told yet, in order.
+    pub(crate) told: Vec<Told>,
     pub(crate) closing: bool,
     next_ticket: u64,
 }
@@ -356,7 +359,7 @@ impl Inner {
     /// Stops everything: control is not known any more.
     pub(crate) fn fail(&self, core: &mut Core, cause: Arc<Error>) {
         if core.failed.is_none() {
-            tracing::error!(error = %cause, "the broadcaster stops: control is not known");
+            core.told.push(Told::Stopped(Arc::clone(&cause)));
             core.failed = Some(cause);
         }
         self.wake_all(core);
@@ -418,6 +421,7 @@ impl Core {
             wants_space: false,
             freeing_from: Duration::ZERO,
             failed: None,
+            told: Vec::new(),
             closing: false,
             next_ticket: 0,
         }

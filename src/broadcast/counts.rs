@@ -135,20 +135,16 @@ impl Counts {
 
     /// A broadcast was accepted, durably.
     pub(crate) fn accepted(&self, accepted: &Accepted) {
-        tracing::debug!(broadcast = accepted.id().0, "a broadcast was accepted");
         self.of(&accepted.message_type).accepted.one();
     }
 
     /// A broadcast was parked, durably.
-    pub(crate) fn parked(&self, accepted: &Accepted, reason: &str) {
-        tracing::warn!(broadcast = accepted.id().0, reason, "a broadcast is parked");
+    pub(crate) fn parked(&self, accepted: &Accepted) {
         self.of(&accepted.message_type).parked.one();
     }
 
     /// A broadcast ended so, durably.
     pub(crate) fn ended(&self, accepted: &Accepted, ending: &Outcome) {
-        let outcome = if *ending == Outcome::Done { "done" } else { "failed" };
-        tracing::debug!(broadcast = accepted.id().0, outcome, "a broadcast ended");
         let of_type = self.of(&accepted.message_type);
         if *ending == Outcome::Done { of_type.done.one() } else { of_type.failed.one() }
     }

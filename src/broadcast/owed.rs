@@ -13,6 +13,7 @@ use super::holds::Hold;
 use super::jobs::JOB_DOMAIN;
 use super::refusal;
 use super::state::State;
+use super::told::Told;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::reserve::{RESERVED_MAX, Use};
 use crate::store::Store;
@@ -319,7 +320,7 @@ impl Core {
         };
         match Promise::of_ending(store, &self.state, &starts) {
             Ok(promise) => self.owed.add(job, promise),
-            Err(e) => tracing::warn!(job = job.0, error = %e, "no room is kept for an ending"),
+            Err(e) => self.told.push(Told::NoRoom(job, e)),
         }
     }
 

@@ -27,6 +27,7 @@ mod jobs;
 mod size;
 mod task;
 
+pub(crate) use self::entries::EntryOrder;
 use self::size::{Size, job_bytes, task_bytes};
 pub use self::task::{Job, TaskState};
 

@@ -17,6 +17,7 @@ use super::holds::note_acks;
 use super::kind::{Task, Verdict};
 use super::locks::Holder;
 use super::request::{Answer, outcome};
+use super::told::{self, Told};
 use super::{TraceParent, refusal};
 use crate::channel::Position;
 use crate::error::{ErrorKind, Result};
@@ -116,7 +117,7 @@ impl Inner {
                 if left.is_zero() {
                     (Next::Park(reason), Some(wait))
                 } else {
-                    tracing::debug!(broadcast = id.0, reason, "a task is tried again");
+                    core.told.push(Told::Retried(id, reason.clone()));
                     (Next::Retry(reason), Some(wait.min(left)))
                 }
             }
@@ -134,7 +135,7 @@ impl Inner {
                     return;
                 }
                 // Not even that could be written: go on trying.
-                Err(e) => tracing::warn!(broadcast = id.0, error = %e, "a task cannot be parked"),
+                Err(e) => self.keep_told(core, Told::NotParked(id, e)),
             }
             self.schedule(core, id, after.unwrap_or(RETRY_MAX));
         } else if let Some(after) = after {
@@ -232,14 +233,21 @@ impl Inner {
     pub(crate) fn settle_all(self: &Arc<Self>) {
         let mut core = self.lock();
         loop {
-            let Some((pending, settled)) = core.settling.pop_front() else {
+            let next = core.settling.pop_front();
+            let told = std::mem::take(&mut core.told);
+            if next.is_none() && told.is_empty() {
                 if core.closing || core.failed.is_some() {
                     return;
                 }
                 core = self.rest(core);
                 continue;
-            };
+            }
             drop(core);
+            told::tell(told);
+            let Some((pending, settled)) = next else {
+                core = self.lock();
+                continue;
+            };
             let durable = pending.wait();
             core = self.lock();
             match durable {
@@ -263,13 +271,15 @@ impl Inner {
                 if let Some(run) = core.runs.get_mut(&id) {
                     run.admitted = true;
                     self.counts.accepted(&run.accepted);
+                    core.told.push(Told::Accepted(id));
                     run.cell.turned.notify_all();
                 }
                 self.schedule(core, id, Duration::ZERO);
             }
             Settled::Parked(id, reason, since_ms) => {
                 if let Some(run) = core.runs.get_mut(&id) {
-                    self.counts.parked(&run.accepted, &reason);
+                    self.counts.parked(&run.accepted);
+                    core.told.push(Told::Parked(id, reason.clone()));
                     run.parked = Some((reason, since_ms));
                     run.ending = false;
                     run.cell.turned.notify_all();
@@ -294,6 +304,7 @@ impl Inner {
     ) -> Option<BroadcastId> {
         let run = self.take_run(core, id, &ending)?;
         self.counts.ended(&run.accepted, &ending);
+        core.told.push(Told::Ended(id, ending.clone()));
         let made = run.accepted.job == JobLink::Starts && ending == Ending::Done;
         if made {
             core.locks.transfer(Holder::Task(id), Holder::Job(id));
@@ -309,7 +320,7 @@ impl Inner {
         }
         let answer = run.answer(ending, done_at_ms);
         if run.cell.end.set(answer).is_err() {
-            tracing::error!(broadcast = id.0, "a task ended twice");
+            core.told.push(Told::EndedTwice(id));
         }
         run.cell.turned.notify_all();
         made.then_some(id)

@@ -1,9 +1,14 @@
-//! What a window of many keys holds in memory.
+//! What a window of many keys holds in memory, and a checkpoint of large work takes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use allocation_counter::measure;
-use oncelog::broadcast::{AckMode, BroadcastId, Scope, State, TimeTick};
+use oncelog::broadcast::{
+    AckMode, BroadcastId, Broadcaster, MessageType, Options, Request, Scope, State, Task, TimeTick,
+    Verdict,
+};
+use oncelog::{CreateMode, Store, StoreOptions};
 use oncelog_format::control::{
     Accepted, Ack, AckPosition, Body, ControlRecord, Done, DropCause, Dropped, JobLink, Outcome,
 };
@@ -80,4 +85,43 @@ fn a_key_of_the_window_holds_few_bytes_and_leaves_none_behind() {
     // Filters remember that the keys were there, four bytes each and a power of two of them.
     let left = filled.bytes_current + emptied.bytes_current;
     assert!(left < 2 << 20, "{left} bytes stay");
+}
+
+/// Waits for a consumer that never comes.
+#[derive(Debug)]
+struct Waits;
+
+impl MessageType for Waits {
+    fn name(&self) -> &str {
+        "Waits"
+    }
+
+    fn ack_mode(&self) -> AckMode {
+        AckMode::Consumer
+    }
+
+    fn apply(&self, _task: &Task) -> Verdict {
+        Verdict::Done
+    }
+}
+
+#[test]
+fn a_checkpoint_of_large_unfinished_work_encodes_one_task_at_a_time() {
+    const TASKS: usize = 24;
+    let dir = tempfile::tempdir().unwrap();
+    let store = StoreOptions::new().create(CreateMode::IfMissing);
+    let store = Store::open(dir.path().join("store"), &store).unwrap();
+    let options = Options::new().register(Arc::new(Waits));
+    let broadcaster = Broadcaster::open(store, options).unwrap();
+    for _ in 0..TASKS {
+        let request = Request::new("Waits", None, vec!["v".to_owned()], vec![7; 1 << 20]);
+        let open = broadcaster.submit(&request.making_vchannels(), Some(Duration::ZERO));
+        assert!(open.is_err(), "nobody acknowledges it");
+    }
+    let written = measure(|| assert!(broadcaster.checkpoint().unwrap()));
+    // A task, what is left of the one before it, its part, and the record of that.
+    let most = written.bytes_max;
+    assert!(most < 10 << 20, "{most} bytes at once for {TASKS} MiB of payloads");
+    figure(14, "most bytes that a checkpoint of 24 MiB of unfinished work held at once", most);
+    broadcaster.close().unwrap();
 }

@@ -9,6 +9,47 @@ use super::super::seen::Seen;
 use super::size::{job_bytes, task_bytes};
 use super::{Job, State, TaskState};
 
+/// What the entries of a stream keep to, whoever reads them: the facts stand first and once, the kinds
+/// follow each other in order, and within one the identities or names grow (SPEC 13.3).
+#[derive(Debug, Default)]
+pub(crate) struct EntryOrder {
+    /// The last entry: its kind, and its identity or name.
+    last: (u8, u64, String),
+    /// The greatest identity, as the facts say.
+    last_id: u64,
+}
+
+impl EntryOrder {
+    /// Takes the next entry; false where it cannot stand there.
+    #[must_use]
+    pub(crate) fn take(&mut self, entry: &Entry) -> bool {
+        let (kind, id, name) = match entry {
+            Entry::Facts(x) => {
+                self.last_id = x.last_id;
+                (1, 0, "")
+            }
+            Entry::Collection(x) => (2, x.id, ""),
+            Entry::Channel(x) => (3, 0, x.vchannel.as_str()),
+            Entry::Task(x) if by_vchannel(x).is_some() => (4, x.accepted.id().0, ""),
+            Entry::Job(x) => (5, x.accepted.id().0, ""),
+            // They have an order of their own, their age, of which they tell nothing.
+            Entry::Filter(_) => (6, self.last.1.saturating_add(1), ""),
+            _ => return false,
+        };
+        let is_known = !matches!(kind, 4 | 5) || id <= self.last_id;
+        let (last_kind, last_id, last_name) = &self.last;
+        let follows = (kind, id, name) > (*last_kind, *last_id, last_name.as_str());
+        let begins = (kind == 1) == (*last_kind == 0);
+        self.last = (kind, id, name.to_owned());
+        is_known && follows && begins
+    }
+
+    /// Says whether there was an entry.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.last.0 > 0
+    }
+}
+
 impl State {
     /// What a checkpoint begins with: all but tasks, jobs and filters.
     pub(crate) fn begin_entries(&self) -> Vec<Entry> {
@@ -72,14 +113,12 @@ impl State {
         self.jobs.range(behind(id)..).next().map(|(id, _)| *id)
     }
 
-    /// Takes the next entry of a checkpoint; false where it cannot stand there.
+    /// Takes the next entry of a checkpoint, whose order was looked at; false where it cannot stand
+    /// there.
     #[must_use]
     pub(crate) fn take_entry(&mut self, entry: Entry) -> bool {
         match entry {
             Entry::Facts(x) => {
-                if self.last_id != 0 || self.newest_ms != 0 {
-                    return false;
-                }
                 (self.last_id, self.newest_ms, self.term) = (x.last_id, x.newest_ms, x.term);
                 (self.ignored, self.policy) = (x.ignored, x.policy);
                 self.window.count_dropped(x.expired, x.evicted, x.evicted_until_ms);
@@ -100,9 +139,7 @@ impl State {
                     over: x.over,
                 };
                 self.count(job_bytes(&job));
-                if id.0 > self.last_id || self.jobs.insert(id, Arc::new(job)).is_some() {
-                    return false;
-                }
+                self.jobs.insert(id, Arc::new(job));
                 self.list(id);
             }
             Entry::Filter(x) => self.seen.take_filter(&x),
@@ -113,16 +150,7 @@ impl State {
 
     fn take_task(&mut self, x: TaskEntry) -> bool {
         let id = x.accepted.id();
-        if id.0 > self.last_id || self.holds_task(id) {
-            return false;
-        }
-        let mut acks: Vec<Option<AckPosition>> = vec![None; x.accepted.header.vchannels.len()];
-        for ack in x.acks {
-            match usize::try_from(ack.vchannel).ok().and_then(|at| acks.get_mut(at)) {
-                Some(place @ None) => *place = Some(ack),
-                _ => return false,
-            }
-        }
+        let Some(acks) = by_vchannel(&x) else { return false };
         if let Some(scope) = &x.accepted.scope {
             if x.owns {
                 if self.owner(scope).is_some() {
@@ -160,4 +188,16 @@ impl State {
 
 fn behind(id: BroadcastId) -> BroadcastId {
     BroadcastId(id.0.saturating_add(1))
+}
+
+/// The acks of a task in the order of its vchannels; `None` where one has two, or is not its.
+fn by_vchannel(task: &TaskEntry) -> Option<Vec<Option<AckPosition>>> {
+    let mut acks: Vec<Option<AckPosition>> = vec![None; task.accepted.header.vchannels.len()];
+    for ack in &task.acks {
+        match acks.get_mut(usize::try_from(ack.vchannel).ok()?) {
+            Some(place @ None) => *place = Some(*ack),
+            _ => return None,
+        }
+    }
+    Some(acks)
 }

@@ -368,11 +368,36 @@ fn entries_that_contradict_each_other_are_refused() {
     let all = entries(&state);
     let is = |which: fn(&Entry) -> bool| all.iter().find(|entry| which(entry)).unwrap().clone();
     let (task, job) = (is(|e| matches!(e, Entry::Task(_))), is(|e| matches!(e, Entry::Job(_))));
-    for twice in [is(|e| matches!(e, Entry::Facts(_))), task.clone(), job.clone()] {
-        let mut state = rebuilt(all.clone());
-        assert!(!state.take_entry(twice));
+    let fits = |entries: &[&Entry]| {
+        let mut order = EntryOrder::default();
+        entries.iter().all(|entry| order.take(entry))
+    };
+    assert!(fits(&all.iter().collect::<Vec<_>>()));
+    let facts = is(|e| matches!(e, Entry::Facts(_)));
+    assert!(fits(&[&facts, &task, &job]));
+    let wrong: [&[&Entry]; 5] = [
+        &[&task],
+        &[&facts, &facts],
+        &[&facts, &task, &task],
+        &[&facts, &job, &job],
+        &[&facts, &job, &task],
+    ];
+    for (at, entries) in wrong.into_iter().enumerate() {
+        assert!(!fits(entries), "case {at}");
     }
     // An identity above the greatest one.
-    assert!(!State::default().take_entry(task));
-    assert!(!State::default().take_entry(job));
+    let none = State::default().begin_entries().remove(0);
+    for entry in [&task, &job] {
+        assert!(!fits(&[&none, entry]));
+    }
+    // An ack of no vchannel, and two of one.
+    let Entry::Task(mut acked) = task.clone() else { unreachable!("it is one") };
+    let ack = |vchannel| AckPosition { vchannel, lsn: 1, time_tick: TimeTick(1) };
+    for acks in [vec![ack(u32::MAX)], vec![ack(0), ack(0)]] {
+        acked.acks = acks;
+        assert!(!fits(&[&facts, &Entry::Task(acked.clone())]));
+    }
+    // Two owners of a scope.
+    let owner = all.iter().find(|e| matches!(e, Entry::Task(x) if x.owns)).unwrap().clone();
+    assert!(!rebuilt(all.clone()).take_entry(owner));
 }

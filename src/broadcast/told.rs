@@ -1,0 +1,219 @@
+//! What a broadcaster tells of its tasks to whoever collects its events.
+//!
+//! A subscriber of events is code of the embedder: it may ask the broadcaster, or wait for somebody
+//! who does. So nothing is told by who holds the core; it is kept there, in order, and told by the
+//! thread that waits for the disk.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use oncelog_format::control::Outcome;
+use oncelog_format::message::BroadcastId;
+
+use super::core::{Core, Inner};
+use crate::error::Error;
+
+/// Something to be told.
+#[derive(Debug)]
+pub(crate) enum Told {
+    /// A broadcast is durable.
+    Accepted(BroadcastId),
+    /// A key that was promised nothing goes for a new one.
+    Evicted(BroadcastId),
+    /// A step of a task failed, and is tried again.
+    Retried(BroadcastId, String),
+    /// A task waits for an operator, durably.
+    Parked(BroadcastId, String),
+    /// The record that would park a task is refused.
+    NotParked(BroadcastId, Error),
+    /// A task ended so, durably.
+    Ended(BroadcastId, Outcome),
+    /// A task ended that had ended before.
+    EndedTwice(BroadcastId),
+    /// Nothing is kept for the ending of a job.
+    NoRoom(BroadcastId, Error),
+    /// The first failure.
+    Stopped(Arc<Error>),
+}
+
+impl Told {
+    fn tell(self) {
+        match self {
+            Self::Accepted(id) => tracing::debug!(broadcast = id.0, "a broadcast was accepted"),
+            Self::Evicted(id) => {
+                tracing::debug!(broadcast = id.0, "a key makes room for another");
+            }
+            Self::Retried(id, reason) => {
+                tracing::debug!(broadcast = id.0, reason, "a task is tried again");
+            }
+            Self::Parked(id, reason) => {
+                tracing::warn!(broadcast = id.0, reason, "a broadcast is parked");
+            }
+            Self::NotParked(id, e) => {
+                tracing::warn!(broadcast = id.0, error = %e, "a task cannot be parked");
+            }
+            Self::Ended(id, ending) => {
+                let outcome = if ending == Outcome::Done { "done" } else { "failed" };
+                tracing::debug!(broadcast = id.0, outcome, "a broadcast ended");
+            }
+            Self::EndedTwice(id) => tracing::error!(broadcast = id.0, "a task ended twice"),
+            Self::NoRoom(job, e) => {
+                tracing::warn!(job = job.0, error = %e, "no room is kept for an ending");
+            }
+            Self::Stopped(cause) => {
+                tracing::error!(error = %cause, "the broadcaster stops: control is not known");
+            }
+        }
+    }
+}
+
+impl Inner {
+    /// Keeps something to be told.
+    pub(crate) fn keep_told(&self, core: &mut Core, told: Told) {
+        core.told.push(told);
+        self.handed.notify_one();
+    }
+}
+
+/// Tells what was kept. The caller does not hold the core.
+pub(crate) fn tell(told: Vec<Told>) {
+    for told in told {
+        // The panic of a subscriber is not ours, and there is nobody left to tell of it.
+        drop(catch_unwind(AssertUnwindSafe(|| told.tell())));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt;
+    use std::sync::{Mutex, mpsc};
+    use std::thread;
+    use std::time::Duration;
+
+    use oncelog_format::message::Scope;
+    use tracing::field::{Field, Visit};
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Metadata, Subscriber};
+
+    use super::*;
+    use crate::broadcast::handle::Handle;
+    use crate::broadcast::{Broadcaster, Options, Request, Verdict, replayed};
+    use crate::broadcast::{MessageType, Task};
+    use crate::io::mem::{Machine, MemIo};
+    use crate::log::CreateMode;
+    use crate::store::{Store, StoreOptions};
+
+    /// Longer than an answer takes.
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    /// Asks the broadcaster at each event, notes the event, and panics.
+    struct Asking {
+        broadcaster: Broadcaster,
+        events: Arc<Mutex<Vec<String>>>,
+    }
+
+    #[derive(Default)]
+    struct Text(String);
+
+    impl Visit for Text {
+        fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+            if field.name() == "message" {
+                self.0 = format!("{value:?}");
+            }
+        }
+    }
+
+    impl Subscriber for Asking {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+        fn event(&self, event: &Event<'_>) {
+            let mut text = Text::default();
+            event.record(&mut text);
+            if !text.0.contains("broadcast") && !text.0.contains("task") {
+                return;
+            }
+            let (answer, answered) = mpsc::channel();
+            let broadcaster = self.broadcaster.clone();
+            thread::spawn(move || answer.send(broadcaster.stats()));
+            let answered = answered.recv_timeout(PATIENCE);
+            let held = if answered.is_ok() { "" } else { ", with the core held" };
+            self.events.lock().unwrap().push(format!("{}{held}", text.0));
+            panic!("a subscriber panics");
+        }
+
+        fn enter(&self, _: &Id) {}
+
+        fn exit(&self, _: &Id) {}
+    }
+
+    /// Retries once, parks once, and is done.
+    #[derive(Debug, Default)]
+    struct Steps(Mutex<u32>);
+
+    impl MessageType for Steps {
+        fn name(&self) -> &str {
+            "Steps"
+        }
+
+        fn apply(&self, _task: &Task) -> Verdict {
+            let mut step = self.0.lock().unwrap();
+            *step += 1;
+            match *step {
+                1 => Verdict::Retry("once".to_owned()),
+                2 => Verdict::Park("once".to_owned()),
+                _ => Verdict::Done,
+            }
+        }
+    }
+
+    #[test]
+    fn a_subscriber_may_ask_the_broadcaster_that_tells_it_and_panic() {
+        let io = Arc::new(MemIo::new(Machine::new()));
+        let store = StoreOptions::new().create(CreateMode::IfMissing).io(io);
+        let options = Options::new().register(Arc::new(Steps::default()));
+        let inner = replayed(Store::open("/s", &store).unwrap(), options).unwrap();
+        let broadcaster = Broadcaster { handle: Arc::new(Handle::new(&inner)) };
+        let events = Arc::new(Mutex::new(Vec::new()));
+        let asking = Asking { broadcaster: broadcaster.clone(), events: Arc::clone(&events) };
+        let dispatch = tracing::Dispatch::new(asking);
+        thread::scope(|scope| {
+            for thread in [Inner::settle_all as fn(&Arc<Inner>), Inner::work] {
+                let (dispatch, inner) = (dispatch.clone(), Arc::clone(&inner));
+                scope.spawn(move || {
+                    tracing::dispatcher::with_default(&dispatch, || thread(&inner));
+                });
+            }
+            let key = Scope {
+                principal: "p".to_owned(),
+                message_type: "Steps".to_owned(),
+                domain: "d".to_owned(),
+                identity: String::new(),
+                generation: 0,
+                client_key: b"k".to_vec(),
+            };
+            let asked = Request::new("Steps", Some(key), vec!["v".to_owned()], vec![]);
+            let asked = asked.making_vchannels();
+            let parked = broadcaster.submit(&asked, None).unwrap_err();
+            broadcaster.resume(parked.broadcast_id().unwrap(), "").unwrap();
+            broadcaster.submit(&asked, None).unwrap();
+            broadcaster.close().unwrap();
+        });
+        let expected = [
+            "a broadcast was accepted",
+            "a task is tried again",
+            "a broadcast is parked",
+            "a broadcast ended",
+        ];
+        assert_eq!(*events.lock().unwrap(), expected);
+    }
+}
