@@ -354,7 +354,8 @@ impl Broadcaster {
         self.inner().checkpoint().map(|written| written.is_some())
     }
 
-    /// Believes the wall clock where it is ahead of log time, and records that.
+    /// Believes the wall clock where it is ahead of log time, and records that; returns log time
+    /// then, in milliseconds since 1970-01-01 UTC.
     ///
     /// # Errors
     ///

@@ -4,6 +4,7 @@
 //! reading its pchannel from the end that the acceptance states. Nothing else counts; a copy is
 //! never appended on a guess.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError};
 
@@ -65,16 +66,24 @@ pub(crate) fn copy_bytes(
 /// by now: else a job that ran when limits were lowered would never end.
 pub(crate) fn check(inner: &Inner, core: &Core, accepted: &Accepted) -> Result<Vec<(String, u64)>> {
     let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
+    // The copies of one pchannel differ in the name of their vchannel alone, and in size by how long
+    // that is: each of them carries the names of all, which would be encoded as often as there are.
+    let mut sizes: BTreeMap<(&str, usize), u64> = BTreeMap::new();
     let in_parts = match accepted.job {
         JobLink::Ends { .. } => chunks::accepted_total,
         _ => chunks::total,
     };
     for vchannel in &accepted.header.vchannels {
         let channel = inner.channel_of(&core.state, vchannel)?;
-        let properties = properties(accepted, core.state.term(), vchannel)?;
-        let total = in_parts(&properties, &accepted.payload, &channel.limits())?;
-        let bytes = chunks::bytes(&properties, &accepted.payload, total);
         let pchannel = core.state.pchannel_of(vchannel).unwrap_or_default();
+        let bytes = match sizes.entry((pchannel, vchannel.len())) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(place) => {
+                let properties = properties(accepted, core.state.term(), vchannel)?;
+                let total = in_parts(&properties, &accepted.payload, &channel.limits())?;
+                *place.insert(chunks::bytes(&properties, &accepted.payload, total))
+            }
+        };
         let sum = sums.entry(pchannel).or_default();
         *sum = sum.saturating_add(bytes);
     }

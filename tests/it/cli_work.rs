@@ -7,7 +7,7 @@ use std::time::Duration;
 use oncelog::broadcast::{
     Broadcaster, MessageType, Options, Request, Role, Scope, Task, Verdict, WhenFull,
 };
-use oncelog::{CreateMode, ErrorKind, Store, StoreOptions};
+use oncelog::{Clock, CreateMode, ErrorKind, Store, StoreOptions, SystemClock};
 use oncelog_format::control::{JobPhase, JobPlan, JobState};
 use serde_json::{Value, json};
 
@@ -242,4 +242,53 @@ fn parked_work_is_resumed_or_skipped_from_outside() {
         of_type.filter(|record| record["payload"].as_str().unwrap().contains("seen to")).count()
     };
     assert_eq!((recorded("Skip"), recorded("Resume")), (1, 1), "{records:?}");
+}
+
+/// A clock that stands still, so long ago.
+#[derive(Debug)]
+struct Ago(Duration);
+
+impl Clock for Ago {
+    fn wall_ms(&self) -> u64 {
+        let ago_ms = u64::try_from(self.0.as_millis()).unwrap();
+        SystemClock::new().wall_ms() - ago_ms
+    }
+
+    fn monotonic(&self) -> Duration {
+        SystemClock::new().monotonic()
+    }
+}
+
+#[test]
+fn a_clock_far_ahead_is_believed_once_an_operator_says_so() {
+    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+    let (_dir, store) = fresh("store");
+    let options = StoreOptions::new().create(CreateMode::IfMissing).clock(Arc::new(Ago(30 * DAY)));
+    let past = Store::open(Path::new(&store), &options).unwrap();
+    let broadcaster = Broadcaster::open(past, Options::new()).unwrap();
+    let mut before = request("Noop", "k");
+    before.vchannels = vec!["a".into()];
+    broadcaster.submit(&before.making_vchannels(), None).unwrap();
+    broadcaster.close().unwrap();
+
+    let ask = ["broadcast", &store, "--type", "Noop", "--vchannels", "a", "--key", "k"];
+    let ask = || {
+        let run = run(&[&ask[..], &["--scope", "store:0", "--payload", "p"]].concat(), b"");
+        assert_eq!(run.code, 0, "{}", run.err);
+        let [answer] = &run.objects()[..] else { panic!("{}", run.out) };
+        (answer["clock_held"].clone(), answer["duplicated"].clone())
+    };
+    assert_eq!(ask(), (json!(true), json!(true)), "30 days ahead: nothing expires");
+    let rebased = objects(&["clock", "rebase", &store]);
+    let [rebased] = &rebased[..] else { panic!("{rebased:?}") };
+    assert_eq!((&rebased["did"], &rebased["clock_held"]), (&json!("rebased"), &json!(true)));
+    let now: jiff::Timestamp = rebased["now"].as_str().unwrap().parse().unwrap();
+    let off_ms = now.as_millisecond().abs_diff(jiff::Timestamp::now().as_millisecond());
+    assert!(off_ms < 600_000, "{now}");
+    assert_eq!(ask(), (json!(false), json!(false)), "the key is over");
+    let records = objects(&["dump", &format!("{store}/control"), "--payload", "none"]);
+    assert_eq!(records.iter().filter(|record| record["type"] == "ClockRebase").count(), 1);
+
+    let absent = run(&["clock", "rebase", &format!("{store}/none"), "--json"], b"");
+    assert_eq!((absent.code, &absent.error()["kind"]), (2, &json!("InvalidInput")));
 }

@@ -7,6 +7,7 @@
 mod append;
 mod backup;
 mod broadcast;
+mod clock;
 mod config;
 mod dump;
 mod failure;
@@ -48,6 +49,7 @@ enum Command {
     Append(append::Args),
     Backup(backup::Args),
     Broadcast(broadcast::Args),
+    Clock(clock::Args),
     Config(config::Args),
     Dump(dump::Args),
     Import(import::Args),
@@ -71,6 +73,7 @@ fn main() -> ExitCode {
         Command::Append(args) => append::run(&args),
         Command::Backup(args) => backup::run(&args, json),
         Command::Broadcast(args) => broadcast::run(&args, json),
+        Command::Clock(args) => clock::run(&args, json),
         Command::Config(args) => config::run(&args, json),
         Command::Dump(args) => dump::run(&args, json),
         Command::Import(args) => import::run(&args, json),
