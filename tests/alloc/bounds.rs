@@ -7,7 +7,7 @@ use std::sync::Arc;
 use allocation_counter::{AllocationInfo, measure};
 use oncelog::channel::{Earlier, Runs};
 use oncelog::io::Io;
-use oncelog::{Log, LogView, Lsn, Options};
+use oncelog::{Batch, CreateMode, Durability, Log, LogView, Lsn, Options, RecordKind};
 use oncelog_format::control::ControlRecord;
 use oncelog_format::limits::CHUNK_COUNT_MAX;
 use oncelog_format::message::{
@@ -22,6 +22,12 @@ use crate::image::{Directory, Image};
 /// What a look or an open may hold at once besides its windows: what it tells, and what the segments
 /// are described by.
 const LOOK_BYTES: u64 = 256 << 10;
+/// The largest window of a file that is read or scanned.
+const WINDOW_BYTES: u64 = 1 << 20;
+/// The largest segment of a long log.
+const LONG_BYTES: u64 = 16 << 20;
+/// Where the first frame stands.
+const FRAMES_OFFSET: u64 = 12_288;
 /// What a decoder may hold for each byte of its input, and besides.
 const DECODE_FACTOR: u64 = 32;
 const DECODE_BYTES: u64 = 1 << 10;
@@ -33,11 +39,19 @@ fn data(below: &str) -> Vec<PathBuf> {
     paths
 }
 
-/// What a look or an open of this log may hold at once: no window is longer than a file, and two are
-/// open together.
+/// What a look or an open of this log may hold at once, whatever its files hold: two windows are open
+/// together, and none is longer than a file.
 fn look_bytes_max(directory: &Directory) -> u64 {
-    let lengths = directory.files.iter().map(|(_, bytes)| bytes.len());
-    LOOK_BYTES + 2 * lengths.max().unwrap_or(0) as u64
+    let longest = directory.files.iter().map(|(_, bytes)| bytes.len()).max().unwrap_or(0);
+    LOOK_BYTES + 2 * WINDOW_BYTES.min(longest as u64)
+}
+
+/// Where a file is damaged: about so many of the bytes that are no zeros, from its first to its last:
+/// header, slots, frames, footer.
+fn places(bytes: &[u8], count: usize) -> impl Iterator<Item = (usize, u8)> + '_ {
+    let used = || bytes.iter().enumerate().filter(|(_, byte)| **byte != 0);
+    let step = (used().count() / count).max(1);
+    used().step_by(step).map(|(at, byte)| (at, *byte))
 }
 
 /// The directories of the golden logs, of those with damage, and of every input of the fuzzer that
@@ -92,18 +106,17 @@ fn check(info: &AllocationInfo, max: u64, story: &str) -> u64 {
 
 #[test]
 fn no_damaged_log_costs_more_memory_than_the_options_allow() {
-    let (mut worst, mut count) = (0, 0);
-    let (step, sample) = if is_release() { (3, 2_000) } else { (13, 8) };
+    let (mut worst, mut count, mut behind_slots) = (0, 0, 0);
+    let sample = if is_release() { 400 } else { 24 };
     for (story, directory) in directories() {
         let max = look_bytes_max(&directory);
         let still = Still::new(&directory);
         worst = worst.max(check(&look(Arc::new(still.clone())), max, &story));
         count += 1;
-        // Of what is not zeros: headers, slots, frames, footers.
         for file in 0..directory.count() {
             let (_, bytes) = directory.file(file).unwrap();
-            let used = bytes.iter().enumerate().filter(|(_, byte)| **byte != 0);
-            for (at, byte) in used.step_by(step).take(sample) {
+            for (at, byte) in places(bytes, sample) {
+                behind_slots += u64::from(at as u64 >= FRAMES_OFFSET);
                 let harm = Harm::Byte { at, value: byte ^ 0x80 };
                 let info = look(still.with(file, harm));
                 worst = worst.max(check(&info, max, &format!("{story} {file}:{at}")));
@@ -112,6 +125,7 @@ fn no_damaged_log_costs_more_memory_than_the_options_allow() {
         }
     }
     figure(14, "damaged logs looked at", count);
+    figure(14, "damaged logs looked at whose frames or footers are", behind_slots);
     figure(14, "most bytes that a look held at once", worst);
 }
 
@@ -124,6 +138,53 @@ fn no_damaged_log_costs_a_writer_more_memory_than_the_options_allow() {
     }
     figure(14, "damaged logs opened by a writer", count);
     figure(14, "most bytes that an open held at once", worst);
+}
+
+/// A log of one sealed segment that is many windows long, and the first record behind it.
+fn long() -> Directory {
+    let home = tempfile::tempdir().unwrap();
+    let dir = home.path().join("log");
+    let options = Options::new().create(CreateMode::IfMissing).background(false);
+    let (log, _) = Log::open(&dir, &options.segment_bytes_max(LONG_BYTES)).unwrap();
+    let records = vec![[b'.'; 1000]; 64];
+    let records: Vec<&[u8]> = records.iter().map(|record| &record[..]).collect();
+    // Segments double until one has this size.
+    while log.stats().segments < 6 {
+        let batch = Batch { kind: RecordKind::RECORD, records: &records };
+        log.append_batch(batch, Durability::Buffered).unwrap();
+    }
+    log.close().unwrap();
+    let named = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
+    let files = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path());
+    let files = files.filter(|path| path.extension().is_some_and(|ending| ending == "seg"));
+    let mut files: Vec<_> = files.map(|path| (named(&path), fs::read(&path).unwrap())).collect();
+    files.sort();
+    // What is before it was trimmed, as a log that begins there says.
+    let behind = files.len() - 2;
+    let story = "a long segment".to_owned();
+    Directory { files: files.split_off(behind), lock: None, story }
+}
+
+#[test]
+fn a_look_at_damage_in_a_long_segment_holds_windows_of_it_alone() {
+    let (directory, mut worst, mut count) = (long(), 0, 0);
+    let still = Still::new(&directory);
+    let (_, bytes) = directory.file(0).unwrap();
+    assert!(bytes.len() as u64 > 8 * WINDOW_BYTES, "{} bytes", bytes.len());
+    let max = look_bytes_max(&directory);
+    for (at, byte) in places(bytes, if is_release() { 400 } else { 40 }) {
+        let info = look(still.with(0, Harm::Byte { at, value: byte ^ 0x80 }));
+        worst = worst.max(check(&info, max, &format!("byte {at}")));
+        count += 1;
+    }
+    // All of what follows is scanned for what damage may have cut off.
+    for from in [12_288, bytes.len() / 2] {
+        let info = look(still.with(0, Harm::Zeros { from, to: bytes.len() }));
+        worst = worst.max(check(&info, max, &format!("zeros from {from}")));
+        count += 1;
+    }
+    figure(14, "damages of a long segment looked at", count);
+    figure(14, "most bytes that a look at a long segment held at once", worst);
 }
 
 /// Every decoder on the bytes, however little they are meant for it.

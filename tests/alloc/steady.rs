@@ -2,9 +2,11 @@
 //! much with as many allocations.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use allocation_counter::measure;
-use oncelog::{Batch, CreateMode, Durability, Log, Options, RecordKind};
+use oncelog::io::fs::FsIo;
+use oncelog::{Batch, CreateMode, Durability, Log, LogView, Lsn, Options, Reader, RecordKind};
 
 use crate::figures::figure;
 
@@ -66,6 +68,38 @@ fn a_replay_in_its_stride_allocates_nothing_for_a_record() {
     let twice = allocations(|| read(&log, 800));
     assert_eq!(once, twice);
     figure(14, "allocations of a replay of 800 records", twice);
+    log.close().unwrap();
+}
+
+/// Sealed segments and the tail, by maps and by reads: each segment costs a few, a record none.
+#[test]
+fn a_replay_allocates_for_segments_and_not_for_records() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("log");
+    let (log, _) = Log::open(&path, &options().segment_bytes_max(1 << 20)).unwrap();
+    let append_until = |segments: u64| {
+        while log.stats().segments < segments {
+            append(&log, 100, Durability::Buffered);
+        }
+        log.sync().unwrap();
+        log.next_lsn()
+    };
+    let (few, many) = (append_until(4), append_until(12));
+    let records = many.get() - few.get();
+    assert!(records > 8 * 5_000, "{records} records in 8 segments");
+    let check = |name: &str, reader: &dyn Fn() -> Reader| {
+        let replay = |end: Lsn| {
+            let mut reader = reader();
+            while reader.next().unwrap().is_some_and(|record| record.lsn.next() < end) {}
+        };
+        replay(many);
+        let more = allocations(|| replay(many)) - allocations(|| replay(few));
+        figure(14, &format!("allocations of {name} for each segment"), more.div_ceil(8));
+        assert!(more <= 8 * 64, "{name}: {more} for 8 segments of {records} records");
+    };
+    check("a replay by a writer", &|| log.reader(Lsn::FIRST).unwrap());
+    let view = LogView::open(&path, Arc::new(FsIo::new())).unwrap();
+    check("a replay by another process", &|| view.reader(None).unwrap());
     log.close().unwrap();
 }
 
