@@ -206,7 +206,11 @@ impl<'a> Explorer<'a> {
         trail: Trail,
     ) -> Result<(), String> {
         let (digest, judge) = (machine.digest(), oracle.digest());
-        self.seen.state(digest);
+        // What stands in blocks that were given to others is drawn: it makes no state another one.
+        let is_drawn = name == REUSE || trail.first == REUSE;
+        if !is_drawn {
+            self.seen.state(digest);
+        }
         if end == End::Power && !self.seen.is_first(digest, judge) {
             return Ok(());
         }
@@ -236,7 +240,9 @@ impl<'a> Explorer<'a> {
         }
         if again || digest.is_multiple_of(8) {
             let lost = last.machine.power_loss(&last.machine.unsynced(), &[]);
-            self.seen.state(lost.digest());
+            if !is_drawn {
+                self.seen.state(lost.digest());
+            }
             self.counts.openings += 1;
             self.counts.crash((name, "append that returned", "power loss"));
             Driver::new(lost, last.oracle.clone(), seed, false)
