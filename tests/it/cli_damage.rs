@@ -1,6 +1,8 @@
 //! What `verify`, `dump` and a writer say of each kind of damage to a closed log of many segments.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use crate::cli::{fresh, run};
@@ -148,6 +150,61 @@ fn strays_and_spares_are_told_and_harm_nothing() {
         [0, 0, 0],
         None,
     );
+}
+
+/// What editors, copies, file systems and other programs leave beside segments. Each has the bytes of
+/// a segment of this very log.
+const ODD_NAMES: [&str; 16] = [
+    "0000000001-00000000000000000001.seg~",
+    ".0000000001-00000000000000000001.seg.swp",
+    "#0000000001-00000000000000000001.seg#",
+    "0000000001-00000000000000000001.seg.bak",
+    "0000000001-00000000000000000001.SEG",
+    "0000000001-00000000000000000001.seg (copy)",
+    "1-1.seg",
+    "00000000001-00000000000000000001.seg",
+    "+000000002-00000000000000000003.seg",
+    "0000000002-00000000000000000003.seg.tmp",
+    "99999999999999999999-00000000000000000003.seg",
+    ".seg",
+    "seg",
+    "LOCK~",
+    "core",
+    "caf\u{e9}.seg",
+];
+
+#[test]
+fn odd_names_beside_segments_are_told_and_ignored_and_stay() {
+    let (_dir, path) = fresh("log");
+    assert_eq!(run(&["append", &path], b"a\nb\n").out, "1\n2\n");
+    let log = Path::new(&path);
+    let segment = fs::read(log.join("0000000001-00000000000000000001.seg")).unwrap();
+    for name in ODD_NAMES {
+        fs::write(log.join(name), &segment).unwrap();
+    }
+    let no_text = OsStr::from_bytes(b"no\xfftext.seg");
+    fs::write(log.join(no_text), &segment).unwrap();
+    fs::create_dir(log.join("lost+found")).unwrap();
+    let check = |records: usize| {
+        let verify = run(&["verify", &path, "--json"], b"");
+        assert_eq!(verify.code, 0, "{}", verify.out);
+        let told = verify.objects();
+        let strays = told.iter().filter(|finding| finding["kind"] == "stray");
+        let mut strays: Vec<_> = strays.map(|it| it["segment"].as_str().unwrap()).collect();
+        strays.sort_unstable();
+        let mut expected = [&ODD_NAMES[..], &["no\u{fffd}text.seg", "lost+found"]].concat();
+        expected.sort_unstable();
+        assert_eq!(strays, expected);
+        let dump = run(&["dump", &path, "--payload", "none"], b"");
+        assert_eq!((dump.code, dump.out.lines().count()), (0, records), "{}", dump.err);
+    };
+    check(2);
+    assert_eq!(run(&["append", &path], b"c\n").out, "3\n");
+    check(3);
+    for name in ODD_NAMES {
+        assert!(fs::read(log.join(name)).unwrap() == segment, "{name}");
+    }
+    assert!(fs::read(log.join(no_text)).unwrap() == segment);
 }
 
 #[test]

@@ -175,6 +175,42 @@ fn one_sync_covers_all_that_were_written_before_it_and_none_after() {
 }
 
 #[test]
+fn while_the_disk_is_at_a_roll_nobody_waits_but_who_appends() {
+    // The old tail's sync, the spare's, and that of the first group behind it.
+    for passing in 0..3 {
+        let (_home, _dir, watch, log) = watched();
+        log.append(&[1; 40_000]).unwrap();
+        watch.hold_behind(passing);
+        let rolls = thread::spawn({
+            let log = log.clone();
+            move || log.append(&[2; 40_000])
+        });
+        watch.wait_held();
+        let (over, ended) = mpsc::channel();
+        let looks = thread::spawn({
+            let log = log.clone();
+            move || {
+                assert_eq!(log.durable_lsn(), Some(lsn(1)));
+                assert!(log.stats().bytes >= 40_000);
+                assert!(log.next_lsn() >= lsn(2));
+                let mut reader = log.reader(lsn(1)).unwrap();
+                assert_eq!(reader.next().unwrap().unwrap().payload.len(), 40_000);
+                assert!(reader.next().unwrap().is_none());
+                drop(log.pin("beside a roll", lsn(1)).unwrap());
+                assert!(!log.wait_durable(lsn(2), Some(Duration::from_millis(1))).unwrap());
+                over.send(()).unwrap();
+            }
+        });
+        let looked = ended.recv_timeout(PATIENCE);
+        watch.release();
+        looks.join().unwrap();
+        assert!(looked.is_ok(), "behind {passing} syncs of a roll a look waits for the disk");
+        assert_eq!(rolls.join().unwrap().unwrap(), lsn(2));
+        log.close().unwrap();
+    }
+}
+
+#[test]
 fn a_dropped_future_changes_nothing() {
     let (_home, dir, _watch, log) = watched();
     drop(log.enqueue(batch(&[b"never polled"])).unwrap());

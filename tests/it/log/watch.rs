@@ -27,6 +27,8 @@ struct State {
     events: Vec<Event>,
     /// Syncs wait while this is set.
     held: bool,
+    /// So many of them do not.
+    passing: usize,
     /// Removals of files wait while this is set.
     keeping: bool,
     /// Syncs and removals that wait.
@@ -54,6 +56,12 @@ impl Watch {
     /// Holds syncs of segments back.
     pub(crate) fn hold(&self) {
         self.state.0.lock().unwrap().held = true;
+    }
+
+    /// Lets so many syncs pass, and holds those behind them back.
+    pub(crate) fn hold_behind(&self, count: usize) {
+        let mut state = self.state.0.lock().unwrap();
+        (state.held, state.passing) = (true, count);
     }
 
     /// Holds removals of files back.
@@ -124,6 +132,13 @@ impl Watch {
         state.waiting -= 1;
         drop(state);
         assert!(!waited.timed_out(), "held back, and never let go");
+    }
+
+    fn passes(&self) -> bool {
+        let mut state = self.state.0.lock().unwrap();
+        let passes = state.passing > 0;
+        state.passing -= usize::from(passes);
+        passes
     }
 
     /// As a file system without locks of directories.
@@ -223,7 +238,9 @@ impl IoFile for Watched {
 
     fn sync(&self) -> io::Result<()> {
         self.watch.note_thread();
-        self.watch.wait_while(|state| state.held);
+        if !self.watch.passes() {
+            self.watch.wait_while(|state| state.held);
+        }
         if self.watch.state.0.lock().unwrap().failing {
             return Err(io::Error::other("no disk"));
         }
