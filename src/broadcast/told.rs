@@ -144,7 +144,7 @@ mod tests {
             }
             let (answer, answered) = mpsc::channel();
             let broadcaster = self.broadcaster.clone();
-            thread::spawn(move || answer.send(broadcaster.stats()));
+            thread::spawn(move || answer.send(broadcaster.stats().clock_held));
             let answered = answered.recv_timeout(PATIENCE);
             let held = if answered.is_ok() { "" } else { ", with the core held" };
             self.events.lock().unwrap().push(format!("{}{held}", text.0));
