@@ -39,6 +39,8 @@ pub enum Bug {
     OffsetReused,
     /// A cursor is acknowledged before its sync.
     CursorBeforeSync,
+    /// A handle of a cursor that was removed is one of the next cursor of its name.
+    CursorByName,
     /// Trims do not look for pins and cursors.
     PinIgnored,
     /// The time of a tombstone starts again when the store is opened.
@@ -148,7 +150,7 @@ pub enum Bug {
 
 impl Bug {
     /// The bugs of the log.
-    pub const LOG: [Self; 32] = [
+    pub const LOG: [Self; 33] = [
         Self::NoDirSync,
         Self::AckBeforeSync,
         Self::AppendBehindTorn,
@@ -180,6 +182,7 @@ impl Bug {
         Self::FoundSlotTaken,
         Self::FoundSlotCached,
         Self::CursorBeforeSync,
+        Self::CursorByName,
         Self::PinIgnored,
     ];
 
