@@ -127,6 +127,8 @@ pub enum Bug {
     OneWoken,
     /// An unfinished backup does not say so.
     BackupUnmarked,
+    /// Frames of a backup are written into files whose names are not durable.
+    BackupUnnamed,
     /// New work is taken in while there is no reserve.
     ReserveSpent,
     /// The name of a reserve is in the cache alone when work counts on it.
@@ -199,7 +201,7 @@ impl Bug {
     ];
 
     /// The bugs of readers and backups.
-    pub const READING: [Self; 2] = [Self::BackupUnmarked, Self::GapUntold];
+    pub const READING: [Self; 3] = [Self::BackupUnmarked, Self::BackupUnnamed, Self::GapUntold];
 
     /// The bugs of the lock of a directory.
     pub const LOCKS: [Self; 2] = [Self::LockNameless, Self::LockOfAnother];
