@@ -16,14 +16,35 @@ use crate::crash::hold::Hold;
 use crate::crash::oracle::{End, Oracle};
 use crate::figures::figure;
 
+/// Fills a segment.
+fn fill() -> Op {
+    Op::Synced(vec![ROOM - 3000])
+}
+
+/// Fills half of one, and a little more.
+fn half() -> Op {
+    Op::Synced(vec![ROOM / 2 + 500])
+}
+
+fn small() -> Op {
+    Op::Synced(vec![700])
+}
+
+/// Two that wait, and three that come in meanwhile.
+fn crowd() -> Op {
+    Op::Crowd { waiting: vec![vec![40], vec![600, 600]], meanwhile: vec![30, 50, 50] }
+}
+
+fn cursor(quarters: u64) -> Op {
+    Op::Hold(Hold::Cursor(quarters))
+}
+
+fn held(hold: Hold) -> Op {
+    Op::Hold(hold)
+}
+
 /// Workloads that reach every kind of call: open, append, sync, roll, trim, close, recover.
 fn workloads() -> Vec<Vec<Op>> {
-    let fill = || Op::Synced(vec![ROOM - 3000]);
-    let small = || Op::Synced(vec![700]);
-    let half = || Op::Synced(vec![ROOM / 2 + 500]);
-    let crowd =
-        || Op::Crowd { waiting: vec![vec![40], vec![600, 600]], meanwhile: vec![30, 50, 50] };
-    let (cursor, held) = (|quarters| Op::Hold(Hold::Cursor(quarters)), Op::Hold);
     vec![
         vec![small(), cursor(4), small(), cursor(4), held(Hold::RemoveCursor), small()],
         vec![small(), cursor(4), Op::Kill, small(), cursor(4), Op::Trim(4), Op::Close, cursor(4)],
@@ -67,12 +88,6 @@ fn workloads() -> Vec<Vec<Op>> {
 
 /// Workloads in which something has failed before, or that end in the midst of something.
 fn troubled() -> Vec<Vec<Op>> {
-    let fill = || Op::Synced(vec![ROOM - 3000]);
-    let small = || Op::Synced(vec![700]);
-    let half = || Op::Synced(vec![ROOM / 2 + 500]);
-    let crowd =
-        || Op::Crowd { waiting: vec![vec![40], vec![600, 600]], meanwhile: vec![30, 50, 50] };
-    let (cursor, held) = (|quarters| Op::Hold(Hold::Cursor(quarters)), Op::Hold);
     vec![
         // A trim that is in the cache alone, and an open that has to write it again.
         vec![fill(), fill(), Op::FailSync, Op::Trim(4), Op::Kill, fill(), Op::Remove],
