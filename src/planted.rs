@@ -39,6 +39,8 @@ pub enum Bug {
     OffsetReused,
     /// A cursor is acknowledged before its sync.
     CursorBeforeSync,
+    /// A handle of a cursor that was removed is one of the next cursor of its name.
+    CursorByName,
     /// Trims do not look for pins and cursors.
     PinIgnored,
     /// The time of a tombstone starts again when the store is opened.
@@ -125,6 +127,8 @@ pub enum Bug {
     OneWoken,
     /// An unfinished backup does not say so.
     BackupUnmarked,
+    /// Frames of a backup are written into files whose names are not durable.
+    BackupUnnamed,
     /// New work is taken in while there is no reserve.
     ReserveSpent,
     /// The name of a reserve is in the cache alone when work counts on it.
@@ -148,7 +152,7 @@ pub enum Bug {
 
 impl Bug {
     /// The bugs of the log.
-    pub const LOG: [Self; 32] = [
+    pub const LOG: [Self; 33] = [
         Self::NoDirSync,
         Self::AckBeforeSync,
         Self::AppendBehindTorn,
@@ -180,6 +184,7 @@ impl Bug {
         Self::FoundSlotTaken,
         Self::FoundSlotCached,
         Self::CursorBeforeSync,
+        Self::CursorByName,
         Self::PinIgnored,
     ];
 
@@ -196,7 +201,7 @@ impl Bug {
     ];
 
     /// The bugs of readers and backups.
-    pub const READING: [Self; 2] = [Self::BackupUnmarked, Self::GapUntold];
+    pub const READING: [Self; 3] = [Self::BackupUnmarked, Self::BackupUnnamed, Self::GapUntold];
 
     /// The bugs of the lock of a directory.
     pub const LOCKS: [Self; 2] = [Self::LockNameless, Self::LockOfAnother];

@@ -268,7 +268,11 @@ impl<'a> Target<'a> {
             // Footer and slots are written anew, as this version does.
             let header = SegmentHeader { uuid, minor: MINOR, compat: 0, ..*header };
             let mut copy = Copy { from, file, path, header, at: 0, bytes: Vec::new() };
-            copy.segment(source, *last, plan.oldest, at == tail)?;
+            let slot = copy.begin(plan.oldest)?;
+            // Before its first frame, as in any log: else its blocks may be those of a trimmed
+            // segment whose removal is not on disk, and a crash shows the frames under that name.
+            self.sync_names()?;
+            copy.segment(source, *last, slot, at == tail)?;
             report.segment_count = report.segment_count.saturating_add(1);
             report.bytes = report.bytes.saturating_add(copy.at);
             report.last_lsn = Lsn::new(*last).filter(|last| *last >= oldest);
@@ -281,6 +285,14 @@ impl<'a> Target<'a> {
         let identified = identified.and_then(|()| self.lock.file().sync());
         identified.map_err(|e| Error::io("cannot write the lock file", &path, e))?;
         Ok(report)
+    }
+
+    fn sync_names(&self) -> Result<()> {
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::BackupUnnamed) {
+            return Ok(());
+        }
+        sync_dir(self.io, self.dir)
     }
 
     /// The cursors stand where they stood. Of damaged ones the copy has a damaged file, too: what
@@ -355,14 +367,12 @@ struct Copy {
 }
 
 impl Copy {
-    /// Copies the frames up to `last`, and seals them. The slots of the tail vouch for the end.
-    fn segment(
-        &mut self,
-        source: &dyn Source,
-        last: u64,
-        oldest: u64,
-        is_tail: bool,
-    ) -> Result<()> {
+    /// Writes header and first slot.
+    ///
+    /// # Durability
+    ///
+    /// Both, but not the name.
+    fn begin(&mut self, oldest: u64) -> Result<Slot> {
         let slot = Slot {
             counter: 1,
             durable_lsn: self.header.first_lsn.saturating_sub(1),
@@ -373,6 +383,19 @@ impl Copy {
         self.put(&self.header.encode())?;
         self.put_at(Slot::offset_of(slot.index()), &slot.encode())?;
         self.put_at(FRAMES_OFFSET, &[])?;
+        self.flush()?;
+        self.sync()?;
+        Ok(slot)
+    }
+
+    /// Copies the frames up to `last`, and seals them. The slots of the tail vouch for the end.
+    fn segment(
+        &mut self,
+        source: &dyn Source,
+        last: u64,
+        first: Slot,
+        is_tail: bool,
+    ) -> Result<()> {
         let tally = self.frames(source, last)?;
         let end = self.end();
         let place = Place { salt: self.header.salt, offset: end.next_multiple_of(ALIGNMENT) };
@@ -392,7 +415,7 @@ impl Copy {
         self.sync()?;
         if is_tail {
             // Behind the sync of what it states, as at a close.
-            let slot = Slot { counter: 2, durable_lsn: last, durable_offset: end, ..slot };
+            let slot = Slot { counter: 2, durable_lsn: last, durable_offset: end, ..first };
             let written = self.file.write_all_at(&slot.encode(), Slot::offset_of(slot.index()));
             written.map_err(|e| self.refused(e))?;
             self.sync()?;

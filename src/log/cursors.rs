@@ -15,7 +15,7 @@ use std::sync::{Arc, PoisonError};
 use oncelog_format::limits::CURSOR_NAME_LEN_MAX;
 use oncelog_format::{CursorCopy, Uuid};
 
-pub(crate) use self::file::{CursorFacts, CursorFile, Stand};
+pub(crate) use self::file::{CursorFacts, CursorFile, CursorId, Stand};
 use super::Log;
 use super::dir::Fault;
 use super::pins::{HolderKind, PlaceOf, check_below_end};
@@ -27,7 +27,8 @@ use crate::sync::MutexGuard;
 type FileGuard<'a> = MutexGuard<'a, CursorFile>;
 
 /// A named cursor of a log. Clones, and further handles of the same name, are the same cursor;
-/// dropping one changes nothing.
+/// dropping one changes nothing. Handles of one that was removed are never those of a cursor of its
+/// name that is made later.
 ///
 /// # Examples
 ///
@@ -52,14 +53,14 @@ type FileGuard<'a> = MutexGuard<'a, CursorFile>;
 #[derive(Clone, Debug)]
 pub struct Cursor {
     shared: Arc<Shared>,
-    name: Arc<str>,
+    id: CursorId,
 }
 
 impl Cursor {
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
-        &self.name
+        &self.id.name
     }
 
     /// The oldest LSN that is needed, as it is known to be durable.
@@ -69,7 +70,7 @@ impl Cursor {
     /// `InvalidInput` when the cursor was removed.
     pub fn lsn(&self) -> Result<Lsn> {
         let gate = self.shared.gate();
-        Ok(Lsn::at_least_first(gate.holds.stand(&self.name)?.lsn))
+        Ok(Lsn::at_least_first(gate.holds.stand(&self.id)?.lsn))
     }
 
     /// Lets go of the records below an LSN, which may be the next one at most. What is below it
@@ -87,7 +88,7 @@ impl Cursor {
     /// When this returns `Ok`, the cursor stands there after a power loss. It takes one sync, which
     /// callers that come meanwhile share.
     pub fn advance(&self, lsn: Lsn) -> Result<()> {
-        self.shared.advance(&self.name, lsn.get())
+        self.shared.advance(&self.id, lsn.get())
     }
 
     /// Removes the cursor: it holds nothing any more.
@@ -100,11 +101,10 @@ impl Cursor {
     ///
     /// # Durability
     ///
-    /// When this returns `Ok`, the cursor is gone after a power loss, and each of its handles
-    /// answers `InvalidInput`. It takes one sync. Handles go by the name: once a cursor of it is made
-    /// again, they are handles of that one.
+    /// When this returns `Ok`, the cursor is gone after a power loss. It takes one sync. Each of its
+    /// handles answers `InvalidInput` from here on, also when a cursor of its name is made again.
     pub fn remove(&self) -> Result<()> {
-        self.shared.remove_cursor(&self.name)
+        self.shared.remove_cursor(&self.id)
     }
 }
 
@@ -126,8 +126,8 @@ impl Log {
     /// making the first one of a log two more; the first call after an open takes one.
     pub fn cursor(&self, name: &str) -> Result<Cursor> {
         let shared = Arc::clone(&self.handle.shared);
-        shared.make_cursor(name)?;
-        Ok(Cursor { shared, name: Arc::from(name) })
+        let made = shared.make_cursor(name)?;
+        Ok(Cursor { shared, id: made.id(name) })
     }
 
     /// The cursor of a name; `None` where there is none, and none is made.
@@ -144,7 +144,7 @@ impl Log {
     pub fn find_cursor(&self, name: &str) -> Result<Option<Cursor>> {
         let shared = Arc::clone(&self.handle.shared);
         let found = shared.find_cursor(name)?;
-        Ok(found.then(|| Cursor { shared, name: Arc::from(name) }))
+        Ok(found.map(|found| Cursor { shared, id: found.id(name) }))
     }
 
     /// The cursors of the log, by name.
@@ -172,7 +172,8 @@ impl Shared {
         self.cursor_file.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn make_cursor(self: &Arc<Self>, name: &str) -> Result<()> {
+    /// The cursor of a name, which is made where there is none.
+    fn make_cursor(self: &Arc<Self>, name: &str) -> Result<Stand> {
         let len = u64::try_from(name.len()).unwrap_or(u64::MAX);
         if len == 0 {
             return Err(Error::new(ErrorKind::InvalidInput, "a cursor has a name"));
@@ -196,7 +197,7 @@ impl Shared {
             gate.check_open()?;
             gate.holds.check_cursors()?;
             match gate.holds.place_of(name)? {
-                PlaceOf::Sure => return Ok(()),
+                PlaceOf::Sure(stand) => return Ok(stand),
                 PlaceOf::Unsure(stand) => {
                     let uuid = gate.header.uuid;
                     drop(gate);
@@ -225,7 +226,7 @@ impl Shared {
             let second = first.moved(lsn)?;
             file.put(&second.copy(name), uuid)?;
             file.sync()?;
-            Ok(second)
+            Ok(second.begin_here())
         };
         let made = make();
         if let Err(Fault::Refused(_)) = made {
@@ -235,26 +236,26 @@ impl Shared {
         gate.holds.begun.remove(name);
         gate.holds.removed.remove(&stand.index);
         gate.holds.wanted.remove(name);
-        gate.holds.cursors.insert(name.to_owned(), stand);
+        gate.holds.cursors.insert(name.to_owned(), stand.clone());
         drop(gate);
-        Ok(())
+        Ok(stand)
     }
 
-    /// Whether there is a cursor of a name, durably.
-    fn find_cursor(&self, name: &str) -> Result<bool> {
+    /// The cursor of a name, if there is one, durably.
+    fn find_cursor(&self, name: &str) -> Result<Option<Stand>> {
         let file = self.proven(self.cursor_file())?;
         let gate = self.gate();
-        let Some(stand) = gate.holds.cursors.get(name) else { return Ok(false) };
+        let Some(stand) = gate.holds.cursors.get(name).cloned() else { return Ok(None) };
         if !gate.holds.unsure.contains(name) {
-            return Ok(true);
+            return Ok(Some(stand));
         }
-        let (stand, uuid) = (stand.clone(), gate.header.uuid);
+        let uuid = gate.header.uuid;
         drop(gate);
-        self.put_again(file, name, &stand, uuid).map(|()| true)
+        self.put_again(file, name, &stand, uuid).map(Some)
     }
 
     /// Writes a cursor where it stands, over a copy that was refused and may be there all the same.
-    fn put_again(&self, file: FileGuard<'_>, name: &str, at: &Stand, uuid: Uuid) -> Result<()> {
+    fn put_again(&self, file: FileGuard<'_>, name: &str, at: &Stand, uuid: Uuid) -> Result<Stand> {
         let put = || {
             let stand = at.moved(at.lsn)?;
             file.put(&stand.copy(name), uuid)?;
@@ -264,9 +265,9 @@ impl Shared {
         let done = put();
         let (_file, mut gate, stand) = self.settle_cursors(file, done)?;
         gate.holds.unsure.remove(name);
-        gate.holds.cursors.insert(name.to_owned(), stand);
+        gate.holds.cursors.insert(name.to_owned(), stand.clone());
         drop(gate);
-        Ok(())
+        Ok(stand)
     }
 
     /// Under the tail: nobody else may be told of a failed sync of the directory instead.
@@ -290,10 +291,10 @@ impl Shared {
         failed.map_or(Ok(()), Err)
     }
 
-    fn advance(&self, name: &str, lsn: u64) -> Result<()> {
+    fn advance(&self, id: &CursorId, lsn: u64) -> Result<()> {
         let mut gate = self.gate();
         gate.check_open()?;
-        check_forward(&gate, name, lsn)?;
+        check_forward(&gate, id, lsn)?;
         if gate.durable.lsn.saturating_add(1) < lsn {
             // Else its LSNs might be given again, to records that it would not see.
             drop(gate);
@@ -301,27 +302,27 @@ impl Shared {
             gate = self.gate();
             // Others had the gate: it may have been removed, or have gone further.
             gate.check_open()?;
-            check_forward(&gate, name, lsn)?;
+            check_forward(&gate, id, lsn)?;
         }
-        gate.holds.want(name, lsn);
+        gate.holds.want(&id.name, lsn);
         drop(gate);
-        self.lead_cursors(name, lsn)
+        self.lead_cursors(id, lsn)
     }
 
     /// Writes what everybody wants with one sync, unless another one has done so.
-    fn lead_cursors(&self, name: &str, lsn: u64) -> Result<()> {
+    fn lead_cursors(&self, id: &CursorId, lsn: u64) -> Result<()> {
         let file = self.cursor_file();
         let mut gate = self.gate();
-        if gate.holds.stand(name)?.lsn >= lsn && !gate.holds.unsure.contains(name) {
+        if gate.holds.stand(id)?.lsn >= lsn && !gate.holds.unsure.contains(&*id.name) {
             return Ok(());
         }
-        let is_taken = !gate.holds.wanted.contains_key(name);
+        let is_taken = !gate.holds.wanted.contains_key(&*id.name);
         match &gate.poison {
             Some(cause) if is_taken => return Err(unknown(cause)),
             _ => gate.check_open()?,
         }
         // Another one had it, and was refused.
-        gate.holds.want(name, lsn);
+        gate.holds.want(&id.name, lsn);
         let uuid = gate.header.uuid;
         let wanted = std::mem::take(&mut gate.holds.wanted);
         let stands = wanted.into_iter().filter_map(|(name, lsn)| {
@@ -354,12 +355,12 @@ impl Shared {
         Ok(())
     }
 
-    fn remove_cursor(&self, name: &str) -> Result<()> {
-        let file = self.cursor_file();
+    fn remove_cursor(&self, id: &CursorId) -> Result<()> {
+        let (file, name) = (self.cursor_file(), &*id.name);
         let (stand, uuid) = {
             let gate = self.gate();
             gate.check_open()?;
-            (gate.holds.stand(name)?.clone(), gate.header.uuid)
+            (gate.holds.stand(id)?.clone(), gate.header.uuid)
         };
         let remove = || {
             let stand = stand.moved(CursorCopy::REMOVED)?;
@@ -428,8 +429,8 @@ impl Shared {
 }
 
 /// Refuses a cursor that is not there, and a place where it cannot go.
-fn check_forward(gate: &Gate, name: &str, lsn: u64) -> Result<()> {
-    let at = gate.holds.stand(name)?.lsn;
+fn check_forward(gate: &Gate, id: &CursorId, lsn: u64) -> Result<()> {
+    let at = gate.holds.stand(id)?.lsn;
     check_below_end(gate, lsn)?;
     if lsn < at {
         let what = format!("a cursor goes forward only: expected at least LSN {at}");
@@ -439,7 +440,7 @@ fn check_forward(gate: &Gate, name: &str, lsn: u64) -> Result<()> {
 }
 
 pub(super) fn gone(name: &str) -> Error {
-    Error::new(ErrorKind::InvalidInput, format!("there is no cursor {name:?}"))
+    Error::new(ErrorKind::InvalidInput, format!("the cursor {name:?} was removed"))
 }
 
 fn unknown(cause: &Arc<Error>) -> Error {

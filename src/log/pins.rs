@@ -8,10 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use oncelog_format::CursorCopy;
 use oncelog_format::limits::CURSOR_COUNT_MAX;
 
-use super::cursors::{CursorFacts, Stand, gone};
+use super::cursors::{CursorFacts, CursorId, Stand, gone};
 use super::finding::Finding;
 use super::reader::trimmed;
 use super::remove::Leftover;
@@ -114,8 +113,8 @@ pub(crate) struct Holds {
 /// Where a cursor is in the file.
 #[derive(Debug)]
 pub(crate) enum PlaceOf {
-    /// It is there.
-    Sure,
+    /// It stands there.
+    Sure(Stand),
     /// It stands there, and the file may say that it is gone.
     Unsure(Stand),
     /// It is not; here it may be made.
@@ -133,8 +132,9 @@ impl Holds {
     /// Where a cursor of this name is, or may be made.
     pub(crate) fn place_of(&self, name: &str) -> Result<PlaceOf> {
         if let Some(stand) = self.cursors.get(name) {
-            let unsure = self.unsure.contains(name);
-            return Ok(if unsure { PlaceOf::Unsure(stand.clone()) } else { PlaceOf::Sure });
+            let is_unsure = self.unsure.contains(name);
+            let place = if is_unsure { PlaceOf::Unsure } else { PlaceOf::Sure };
+            return Ok(place(stand.clone()));
         }
         if let Some(stand) = self.begun.get(name) {
             return Ok(PlaceOf::Free(stand.clone()));
@@ -148,7 +148,7 @@ impl Holds {
             return Err(Error::new(ErrorKind::Limit, what));
         };
         let counter = self.removed.get(&index).copied().unwrap_or(0);
-        Ok(PlaceOf::Free(Stand { index, counter, lsn: CursorCopy::REMOVED }))
+        Ok(PlaceOf::Free(Stand::free(index, counter)))
     }
 
     /// Where the cursors stand is what a reading of their file says, and nothing read before.
@@ -192,8 +192,10 @@ impl Holds {
         !self.cursors.is_empty() || !self.removed.is_empty()
     }
 
-    pub(crate) fn stand(&self, cursor: &str) -> Result<&Stand> {
-        self.cursors.get(cursor).ok_or_else(|| gone(cursor))
+    /// Where a cursor stands; one that was removed is gone, whatever has its name.
+    pub(crate) fn stand(&self, cursor: &CursorId) -> Result<&Stand> {
+        let stand = self.cursors.get(&*cursor.name).filter(|stand| stand.is_of(cursor));
+        stand.ok_or_else(|| gone(&cursor.name))
     }
 
     pub(crate) fn want(&mut self, cursor: &str, lsn: u64) {

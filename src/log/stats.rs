@@ -9,17 +9,18 @@ use super::writer::{Gate, now};
 use crate::histogram::Histogram;
 
 /// What a log has done since it was opened, numbers that only grow; and in the end what it has.
+/// Counts of things end in `_count`, those of what has happened are its plural.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LogStats {
     /// Records that were given an LSN.
-    pub records: u64,
+    pub record_count: u64,
     /// Batches that they came in.
-    pub batches: u64,
+    pub batch_count: u64,
     /// Bytes of their frames, with headers and padding.
     pub bytes: u64,
     /// Groups that were written, each with one write.
-    pub groups: u64,
+    pub group_count: u64,
     /// Syncs of frames, those of a roll among them.
     pub syncs: u64,
     /// Segments that were started.
@@ -39,10 +40,10 @@ pub struct LogStats {
     /// Failed writes and syncs that poisoned it: one at most, and more only of a channel, which
     /// opens its log again.
     pub poisonings: u64,
-    /// Trims that took effect, and the segments that they dropped.
+    /// Trims that took effect.
     pub trims: u64,
     /// Segments that trims dropped.
-    pub trimmed_segments: u64,
+    pub trimmed_segment_count: u64,
     /// Microseconds from the first record of a synced group entering the buffer until the sync that
     /// covers it returned: what the append waited that waited longest, one value a group.
     pub append_latency: Histogram,
@@ -53,11 +54,11 @@ pub struct LogStats {
     /// Bytes of each group.
     pub group_bytes: Histogram,
     /// Segments of the log, the tail among them.
-    pub segments: u64,
+    pub segment_count: u64,
     /// Bytes of the sealed ones, and what is in use of the tail.
     pub segment_bytes: u64,
     /// Files of trimmed segments that are still there.
-    pub leftovers: u64,
+    pub leftover_count: u64,
     /// Bytes that wait to be written, or are being written.
     pub buffered_bytes: u64,
     /// A write or a sync has failed: nothing more is appended before a reopen.
@@ -106,9 +107,9 @@ impl Gate {
         let sealed = live.split_last().map_or(live, |(_, sealed)| sealed);
         let sealed = sealed.iter().map(|segment| segment.bytes).fold(0, u64::saturating_add);
         LogStats {
-            segments: count(live.len()),
+            segment_count: count(live.len()),
             segment_bytes: sealed.saturating_add(self.end),
-            leftovers: count(self.removal.file_count()),
+            leftover_count: count(self.removal.file_count()),
             buffered_bytes: count(self.queue.len().saturating_add(self.writing)),
             poisoned: self.poison.is_some(),
             ..self.stats.clone()
@@ -118,15 +119,15 @@ impl Gate {
 
 impl LogStats {
     pub(crate) fn count_batch(&mut self, records: u64, bytes: u64) {
-        self.records = self.records.saturating_add(records);
-        self.batches = self.batches.saturating_add(1);
+        self.record_count = self.record_count.saturating_add(records);
+        self.batch_count = self.batch_count.saturating_add(1);
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
     /// A group went to the file; `sync` says that it was to be synced, `synced` that it was.
     pub(crate) fn count_group(&mut self, group: Group, sync: bool, synced: Option<Synced>) {
         if group.bytes > 0 {
-            self.groups = self.groups.saturating_add(1);
+            self.group_count = self.group_count.saturating_add(1);
             self.group_records.record(group.records);
             self.group_bytes.record(group.bytes);
         }
@@ -140,16 +141,16 @@ impl LogStats {
 
     pub(crate) fn count_trim(&mut self, segments: u64) {
         self.trims = self.trims.saturating_add(1);
-        self.trimmed_segments = self.trimmed_segments.saturating_add(segments);
+        self.trimmed_segment_count = self.trimmed_segment_count.saturating_add(segments);
     }
 
     /// Goes on from what an earlier log of the same directory has done.
     pub(crate) fn continued(mut self, before: &Self) -> Self {
         for (count, more) in [
-            (&mut self.records, before.records),
-            (&mut self.batches, before.batches),
+            (&mut self.record_count, before.record_count),
+            (&mut self.batch_count, before.batch_count),
             (&mut self.bytes, before.bytes),
-            (&mut self.groups, before.groups),
+            (&mut self.group_count, before.group_count),
             (&mut self.syncs, before.syncs),
             (&mut self.rolls, before.rolls),
             (&mut self.fills, before.fills),
@@ -159,7 +160,7 @@ impl LogStats {
             (&mut self.waits, before.waits),
             (&mut self.poisonings, before.poisonings),
             (&mut self.trims, before.trims),
-            (&mut self.trimmed_segments, before.trimmed_segments),
+            (&mut self.trimmed_segment_count, before.trimmed_segment_count),
         ] {
             *count = count.saturating_add(more);
         }

@@ -36,13 +36,13 @@ pub(super) const LOG_COUNTERS: &[Values<LogStats, u64>] = &[
         name: "oncelog_log_records_total",
         unit: Unit::Count,
         what: "Records that were given an LSN",
-        values: |s, set| set(&[], s.records),
+        values: |s, set| set(&[], s.record_count),
     },
     Row {
         name: "oncelog_log_batches_total",
         unit: Unit::Count,
         what: "Batches that they came in",
-        values: |s, set| set(&[], s.batches),
+        values: |s, set| set(&[], s.batch_count),
     },
     Row {
         name: "oncelog_log_bytes_total",
@@ -54,7 +54,7 @@ pub(super) const LOG_COUNTERS: &[Values<LogStats, u64>] = &[
         name: "oncelog_log_groups_total",
         unit: Unit::Count,
         what: "Groups that were written",
-        values: |s, set| set(&[], s.groups),
+        values: |s, set| set(&[], s.group_count),
     },
     Row {
         name: "oncelog_log_syncs_total",
@@ -117,7 +117,7 @@ pub(super) const LOG_COUNTERS: &[Values<LogStats, u64>] = &[
         name: "oncelog_log_trimmed_segments_total",
         unit: Unit::Count,
         what: "Segments that trims dropped",
-        values: |s, set| set(&[], s.trimmed_segments),
+        values: |s, set| set(&[], s.trimmed_segment_count),
     },
 ];
 
@@ -127,7 +127,7 @@ pub(super) const LOG_GAUGES: &[Values<LogStats, f64>] = &[
         name: "oncelog_log_segments",
         unit: Unit::Count,
         what: "Segments of the log",
-        values: |s, set| set(&[], s.segments as f64),
+        values: |s, set| set(&[], s.segment_count as f64),
     },
     Row {
         name: "oncelog_log_segment_bytes",
@@ -139,7 +139,7 @@ pub(super) const LOG_GAUGES: &[Values<LogStats, f64>] = &[
         name: "oncelog_log_leftovers",
         unit: Unit::Count,
         what: "Files of trimmed segments that are still there",
-        values: |s, set| set(&[], s.leftovers as f64),
+        values: |s, set| set(&[], s.leftover_count as f64),
     },
     Row {
         name: "oncelog_log_buffered_bytes",

@@ -149,7 +149,7 @@ fn long() -> Directory {
     let records = vec![[b'.'; 1000]; 64];
     let records: Vec<&[u8]> = records.iter().map(|record| &record[..]).collect();
     // Segments double until one has this size.
-    while log.stats().segments < 6 {
+    while log.stats().segment_count < 6 {
         let batch = Batch { kind: RecordKind::RECORD, records: &records };
         log.append_batch(batch, Durability::Buffered).unwrap();
     }

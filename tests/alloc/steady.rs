@@ -78,7 +78,7 @@ fn a_replay_allocates_for_segments_and_not_for_records() {
     let path = dir.path().join("log");
     let (log, _) = Log::open(&path, &options().segment_bytes_max(1 << 20)).unwrap();
     let append_until = |segments: u64| {
-        while log.stats().segments < segments {
+        while log.stats().segment_count < segments {
             append(&log, 100, Durability::Buffered);
         }
         log.sync().unwrap();

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use oncelog::{CreateMode, Log, Lsn, Options, Store, StoreOptions};
 use serde_json::Value;
 
 use crate::cli::{fresh, run};
@@ -120,5 +122,70 @@ fn a_job_retention_below_twice_the_window_is_refused_from_outside_with_both_valu
     for value in ["180000s", "172800s"] {
         assert!(message.contains(value), "{value} is not in {message}");
     }
-    assert!(!std::path::Path::new(&store).exists());
+    assert!(!Path::new(&store).exists());
+}
+
+/// A command that has the file of a lock open, and so asks for the lock.
+fn begin_behind_lock(args: &[&str], lock: &Path) -> Child {
+    let child = Command::new(env!("CARGO_BIN_EXE_oncelog"))
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lock = fs::canonicalize(lock).unwrap();
+    let files = format!("/proc/{}/fd", child.id());
+    let is_open = || {
+        let files = fs::read_dir(&files).unwrap();
+        files.flatten().any(|file| fs::read_link(file.path()).is_ok_and(|file| file == lock))
+    };
+    let begin = Instant::now();
+    while !is_open() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "it asks for no lock");
+        std::thread::yield_now();
+    }
+    child
+}
+
+/// What a command is told by `--lock-wait` beside another writer, whom `let_go` ends: it waits for
+/// that one, no longer than it may, and not at all by itself.
+#[track_caller]
+fn check_lock_wait(args: &[&str], dir: &str, let_go: impl FnOnce()) {
+    let patience = Duration::from_millis(30);
+    for wait in [&[][..], &["--lock-wait", "30ms"]] {
+        let begin = Instant::now();
+        let refused = run(&[args, wait].concat(), b"late\n");
+        assert_eq!(refused.code, 7, "{wait:?}: {}", refused.err);
+        assert!(refused.out.is_empty(), "{wait:?}: {}", refused.out);
+        let lock = format!("the directory is in use by another writer: {dir}/LOCK");
+        assert!(refused.err.contains(&lock), "{wait:?}: {}", refused.err);
+        assert!(wait.is_empty() || begin.elapsed() >= patience, "{wait:?}");
+    }
+    let args = [args, &["--lock-wait", "10m"]].concat();
+    let mut waiting = begin_behind_lock(&args, &Path::new(dir).join("LOCK"));
+    waiting.stdin.take().unwrap().write_all(b"in time\n").unwrap();
+    assert!(waiting.try_wait().unwrap().is_none(), "it waits");
+    let_go();
+    let end = waiting.wait_with_output().unwrap();
+    assert!(end.status.success(), "{}", String::from_utf8_lossy(&end.stderr));
+}
+
+#[test]
+fn a_command_waits_for_another_writer_as_long_as_it_is_told() {
+    let (_dir, log) = fresh("log");
+    let options = Options::new().create(CreateMode::IfMissing);
+    let (writer, _) = Log::open(&log, &options).unwrap();
+    writer.append(b"of the first").unwrap();
+    check_lock_wait(&["append", &log], &log, || writer.close().unwrap());
+    let (after, _) = Log::open(&log, &Options::new()).unwrap();
+    let mut reader = after.reader(Lsn::FIRST).unwrap();
+    let found = std::iter::from_fn(|| reader.next().unwrap().map(|record| record.payload));
+    assert_eq!(found.collect::<Vec<_>>(), [&b"of the first"[..], b"in time"], "and nothing else");
+
+    let (_dir, store) = fresh("store");
+    let options = StoreOptions::new().create(CreateMode::IfMissing);
+    let writer = Store::open(Path::new(&store), &options).unwrap();
+    let submit = ["broadcast", &store, "--type", "Noop", "--vchannels", "a", "--key", "k"];
+    check_lock_wait(&[&submit[..], &["--payload", "p"]].concat(), &store, || drop(writer));
 }

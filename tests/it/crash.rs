@@ -13,6 +13,7 @@ pub(crate) mod explore;
 pub(crate) mod hold;
 pub(crate) mod keyed;
 pub(crate) mod matrix;
+pub(crate) mod neighbours;
 pub(crate) mod oracle;
 pub(crate) mod seen;
 mod sequences;

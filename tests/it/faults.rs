@@ -16,14 +16,35 @@ use crate::crash::hold::Hold;
 use crate::crash::oracle::{End, Oracle};
 use crate::figures::figure;
 
+/// Fills a segment.
+fn fill() -> Op {
+    Op::Synced(vec![ROOM - 3000])
+}
+
+/// Fills half of one, and a little more.
+fn half() -> Op {
+    Op::Synced(vec![ROOM / 2 + 500])
+}
+
+fn small() -> Op {
+    Op::Synced(vec![700])
+}
+
+/// Two that wait, and three that come in meanwhile.
+fn crowd() -> Op {
+    Op::Crowd { waiting: vec![vec![40], vec![600, 600]], meanwhile: vec![30, 50, 50] }
+}
+
+fn cursor(quarters: u64) -> Op {
+    Op::Hold(Hold::Cursor(quarters))
+}
+
+fn held(hold: Hold) -> Op {
+    Op::Hold(hold)
+}
+
 /// Workloads that reach every kind of call: open, append, sync, roll, trim, close, recover.
 fn workloads() -> Vec<Vec<Op>> {
-    let fill = || Op::Synced(vec![ROOM - 3000]);
-    let small = || Op::Synced(vec![700]);
-    let half = || Op::Synced(vec![ROOM / 2 + 500]);
-    let crowd =
-        || Op::Crowd { waiting: vec![vec![40], vec![600, 600]], meanwhile: vec![30, 50, 50] };
-    let (cursor, held) = (|quarters| Op::Hold(Hold::Cursor(quarters)), Op::Hold);
     vec![
         vec![small(), cursor(4), small(), cursor(4), held(Hold::RemoveCursor), small()],
         vec![small(), cursor(4), Op::Kill, small(), cursor(4), Op::Trim(4), Op::Close, cursor(4)],
@@ -67,12 +88,6 @@ fn workloads() -> Vec<Vec<Op>> {
 
 /// Workloads in which something has failed before, or that end in the midst of something.
 fn troubled() -> Vec<Vec<Op>> {
-    let fill = || Op::Synced(vec![ROOM - 3000]);
-    let small = || Op::Synced(vec![700]);
-    let half = || Op::Synced(vec![ROOM / 2 + 500]);
-    let crowd =
-        || Op::Crowd { waiting: vec![vec![40], vec![600, 600]], meanwhile: vec![30, 50, 50] };
-    let (cursor, held) = (|quarters| Op::Hold(Hold::Cursor(quarters)), Op::Hold);
     vec![
         // A trim that is in the cache alone, and an open that has to write it again.
         vec![fill(), fill(), Op::FailSync, Op::Trim(4), Op::Kill, fill(), Op::Remove],
@@ -157,17 +172,28 @@ fn machine() -> Machine {
     io.machine()
 }
 
-/// Plays a workload whose `nth` call fails; a number of the case, where a call was changed, and
-/// whether it would be another one if more calls failed.
-fn play(ops: &[Op], nth: u64, times: u64, fault: Fault) -> Result<(Option<u64>, bool), String> {
-    let seed = nth;
+/// Which call of a workload fails, how many in a row, and how.
+type Injected = (u64, u64, Fault);
+
+/// A process that has played a workload, with a fault or without.
+fn played(ops: &[Op], seed: u64, injected: Option<Injected>) -> Result<Driver, String> {
     let mut driver = Driver::new(machine(), Oracle::new(), seed, false);
-    driver.arm_anywhere(nth, times, fault);
+    match injected {
+        Some((nth, times, fault)) => driver.arm_anywhere(nth, times, fault),
+        None => driver.note_calls(),
+    }
     driver.open(End::Close)?;
     for op in ops {
         driver.step(op).map_err(|e| format!("{op:?}: {e}"))?;
     }
-    let (met, is_over) = (driver.met(), driver.spent() < times);
+    Ok(driver)
+}
+
+/// Plays a workload with a fault, and what may follow it; a number of the case, and whether it would
+/// be another one if more calls failed.
+fn play(ops: &[Op], seed: u64, injected: Injected) -> Result<(u64, bool), String> {
+    let mut driver = played(ops, seed, Some(injected))?;
+    let (case, has_more) = (driver.trace(), driver.spent() >= injected.1);
     driver.disarm();
     driver.step(&Op::Kill).map_err(|e| format!("at the end: {e}"))?;
     driver.step(&Op::Synced(vec![700])).map_err(|e| format!("append at the end: {e}"))?;
@@ -178,23 +204,13 @@ fn play(ops: &[Op], nth: u64, times: u64, fault: Fault) -> Result<(Option<u64>, 
         let mut driver = Driver::new(left, end.oracle.clone(), seed, false);
         driver.open(End::Power).map_err(|e| format!("power loss at the end: {e}"))?;
     }
-    Ok((met, !is_over))
+    Ok((case, has_more))
 }
 
-/// The calls of a workload that meets no fault.
-fn calls_of(ops: &[Op]) -> Result<Vec<(CallKind, usize)>, String> {
-    let mut driver = Driver::new(machine(), Oracle::new(), 1, false);
-    driver.note_calls();
-    driver.open(End::Close)?;
-    for op in ops {
-        driver.step(op).map_err(|e| format!("{op:?}: {e}"))?;
-    }
-    Ok(driver.noted_calls())
-}
-
-/// Fails each call of a workload in each way; the distinct cases in which a call was changed.
+/// Fails each call of a workload in each way; how many runs came of it that differ from the one
+/// without a fault, and for each call and fault from each other.
 fn fail_each(ops: &[Op], is_sample: bool) -> Result<usize, String> {
-    let calls = calls_of(ops)?;
+    let calls = played(ops, 1, None)?.noted_calls();
     let times = if is_sample { &[1, 60][..] } else { &TIMES[..] };
     let (next, met) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let run = || {
@@ -203,13 +219,15 @@ fn fail_each(ops: &[Op], is_sample: bool) -> Result<usize, String> {
             let Some(call) = calls.get(at) else { return Ok(()) };
             let nth = at as u64 + 1;
             let faults = faults_of(*call, is_sample);
+            // A workload may fail the same call itself.
+            let plain = played(ops, nth, None)?.trace();
             for fault in faults {
                 let mut cases = BTreeSet::new();
                 for times in times {
-                    let (case, has_more) = play(ops, nth, *times, fault).map_err(|e| {
+                    let (case, has_more) = play(ops, nth, (nth, *times, fault)).map_err(|e| {
                         format!("{fault:?} at call {nth}, {times} times, in {ops:?}: {e}")
                     })?;
-                    cases.extend(case);
+                    cases.extend(Some(case).filter(|case| *case != plain));
                     if !has_more {
                         break;
                     }

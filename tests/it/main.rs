@@ -46,6 +46,7 @@ mod import;
 mod kill;
 mod log;
 mod model;
+mod pass_on;
 mod recovery;
 mod reference;
 mod retention;

@@ -130,9 +130,11 @@ fn every_planted_bug_of_readers_and_backups_is_caught() {
 
 /// The test that a bug of readers and backups breaks.
 fn check_of_reading(bug: Bug) -> fn() {
+    use crate::crash::neighbours;
     use crate::{backup, log::subscribe};
     match bug {
         Bug::BackupUnmarked => backup::a_crash_at_any_point_of_a_backup_leaves_no_shorter_log,
+        Bug::BackupUnnamed => neighbours::blocks_that_another_log_was_given_are_a_leftover,
         Bug::GapUntold => subscribe::a_subscription_below_the_oldest_record_begins_with_one_gap,
         other => unreachable!("{other:?} is not a bug of readers"),
     }

@@ -25,6 +25,7 @@ mod faults;
 mod figures;
 mod image;
 mod log;
+mod pass_on;
 mod planted;
 mod recovery;
 mod reference;

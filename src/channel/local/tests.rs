@@ -197,13 +197,13 @@ fn a_channel_goes_on_counting_over_a_reopen() {
     let lost = channel.enqueue(&[message("a", b"3")]).unwrap();
     assert_eq!(kind(lost.wait()), ErrorKind::OutcomeUnknown);
     let before = stats();
-    assert_eq!((before.records, before.poisonings, before.poisoned), (3, 1, true));
+    assert_eq!((before.record_count, before.poisonings, before.poisoned), (3, 1, true));
     channel.reopen().unwrap();
-    assert_eq!((stats().records, stats().poisonings, stats().poisoned), (3, 1, false));
+    assert_eq!((stats().record_count, stats().poisonings, stats().poisoned), (3, 1, false));
     assert_eq!(stats().sync_latency, before.sync_latency);
     append(&channel, &[message("a", b"4")]);
     let after = stats();
-    assert_eq!((after.records, after.batches, after.bytes > before.bytes), (4, 3, true));
+    assert_eq!((after.record_count, after.batch_count, after.bytes > before.bytes), (4, 3, true));
     assert_eq!(after.group_records.count(), 3);
 }
 

@@ -2,10 +2,11 @@
 //! seeded choice that begins with the telling ones.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::ffi::OsString;
 use std::sync::Arc;
 
 use super::machine::{Machine, Node, ROOT};
-use super::node::{DirChange, Ino};
+use super::node::{DirChange, DirNode, Ino};
 use crate::io::fault::Dice;
 
 /// Bytes of a file system's block.
@@ -145,7 +146,8 @@ impl Machine {
     /// has its length again, where it was cut. `None` when there is no such file.
     #[must_use]
     pub fn reuse_blocks(&self, left: &Self, dice: &mut Dice) -> Option<Self> {
-        let (now, then) = (self.homes(), left.homes());
+        let (now, then) = (self.homes(|dir| &dir.entries), left.homes(|dir| &dir.entries));
+        let durable = self.homes(|dir| &dir.disk);
         // Files, and the first of the bytes that are another's.
         let whole = then.keys().filter(|ino| !now.contains_key(*ino)).map(|ino| (*ino, 0));
         let cut = then.keys().filter(|ino| now.contains_key(*ino)).filter_map(|ino| {
@@ -156,11 +158,13 @@ impl Machine {
         let kept = |ino: &Ino| given.iter().all(|(given, _)| given != ino);
         let mut after = left.clone();
         for (ino, from) in &given {
-            // One of the same directory: what stands in any other came behind a sync of that, which
-            // made durable what was lost before (SPEC 14.12). The begin of a file says the most,
-            // wherever it comes to lie.
-            let is_near = |other: &Ino| kept(other) && now.get(other) == then.get(ino);
-            let others: Vec<Ino> = now.keys().copied().filter(is_near).collect();
+            // One of the same directory, or one that no sync of another directory has given a name
+            // yet: such a sync made durable what was lost before (SPEC 14.12). The begin of a file
+            // says the most, wherever it comes to lie.
+            let is_near = |other: &Ino| now.get(other) == then.get(ino);
+            let may_have = |other: &Ino| !durable.contains_key(other) || is_near(other);
+            let others = now.keys().filter(|other| kept(other) && may_have(other));
+            let others: Vec<Ino> = others.copied().collect();
             let mut bytes = [0; REUSED_LEN];
             match others.get(dice.index(others.len() + 1)).map(|other| self.file(*other)) {
                 Some(Ok(other)) => drop(other.read(&mut bytes, 0)),
@@ -179,10 +183,10 @@ impl Machine {
         (!given.is_empty()).then_some(after)
     }
 
-    /// The directory that each file has a name in.
-    fn homes(&self) -> BTreeMap<Ino, Ino> {
+    /// The directory that each file has a name in, of those names of it.
+    fn homes(&self, names: impl Fn(&DirNode) -> &BTreeMap<OsString, Ino>) -> BTreeMap<Ino, Ino> {
         let dirs = self.nodes.iter().enumerate().filter_map(|(home, node)| match node {
-            Node::Dir(dir) => Some(dir.entries.values().map(move |ino| (*ino, home))),
+            Node::Dir(dir) => Some(names(dir).values().map(move |ino| (*ino, home))),
             Node::File(_) => None,
         });
         dirs.flatten().collect()

@@ -29,9 +29,44 @@ pub(crate) struct Stand {
     /// Counter of its newer copy.
     pub(crate) counter: u64,
     pub(crate) lsn: u64,
+    /// Its counter when it was made or found.
+    made: u64,
+}
+
+/// One cursor for ever: no other one has it, not even the next of its name. In its place counters
+/// only grow, from one cursor to the next.
+#[derive(Clone, Debug)]
+pub(crate) struct CursorId {
+    pub(crate) name: Arc<str>,
+    index: u32,
+    made: u64,
 }
 
 impl Stand {
+    /// A place where a cursor may be made, and the counter that was used there.
+    pub(crate) const fn free(index: u32, counter: u64) -> Self {
+        Self { index, counter, lsn: CursorCopy::REMOVED, made: counter }
+    }
+
+    /// A cursor that begins with what is written here.
+    pub(crate) const fn begin_here(self) -> Self {
+        Self { made: self.counter, ..self }
+    }
+
+    /// What tells this cursor from every other.
+    pub(crate) fn id(&self, name: &str) -> CursorId {
+        CursorId { name: Arc::from(name), index: self.index, made: self.made }
+    }
+
+    /// True for where the cursor stands that this is the identity of.
+    pub(crate) fn is_of(&self, id: &CursorId) -> bool {
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::CursorByName) {
+            return true;
+        }
+        (self.index, self.made) == (id.index, id.made)
+    }
+
     /// Where the next copy of it goes, and what it says.
     pub(crate) fn moved(&self, lsn: u64) -> Outcome<Self> {
         let Some(counter) = self.counter.checked_add(1) else {
@@ -106,7 +141,7 @@ impl CursorFacts {
                 self.tell(path, CursorCopy::offset_of(index, turn), copy, newest, is_known);
             }
             let Some(CursorCopy { counter, lsn, name, .. }) = newest else { continue };
-            let stand = Stand { index, counter, lsn };
+            let stand = Stand { index, counter, lsn, made: counter };
             if lsn == CursorCopy::REMOVED {
                 self.removed.push(stand);
                 continue;

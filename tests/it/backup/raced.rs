@@ -7,12 +7,13 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use oncelog::io::{DirEntry, EntryKind, Io, IoFile, OpenHow};
+use oncelog::io::{Io, IoFile, OpenHow};
 use oncelog::testing::{CallKind, ENOSPC, Fault, MemIo, Which};
 use oncelog::{ErrorKind, FindingKind, Log, Options};
 
 use super::{COPY, check_left, memory};
 use crate::log::{lsn, options, read};
+use crate::pass_on::pass_on;
 
 type Hook = Box<dyn FnOnce() + Send>;
 
@@ -55,6 +56,8 @@ fn is_lock_of_copy(path: &Path) -> bool {
 }
 
 impl Io for Hooked {
+    pass_on!(io: open_dir list kind rename create_dir sync_dir random);
+
     fn open(&self, path: &Path, how: OpenHow) -> Result<Arc<dyn IoFile>> {
         let file = self.io.open(path, how)?;
         let mut opened = self.opened.lock().unwrap();
@@ -69,22 +72,6 @@ impl Io for Hooked {
         Ok(file)
     }
 
-    fn open_dir(&self, dir: &Path) -> Result<Arc<dyn IoFile>> {
-        self.io.open_dir(dir)
-    }
-
-    fn list(&self, dir: &Path) -> Result<Vec<DirEntry>> {
-        self.io.list(dir)
-    }
-
-    fn kind(&self, path: &Path) -> Result<Option<EntryKind>> {
-        self.io.kind(path)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
-        self.io.rename(from, to)
-    }
-
     fn remove(&self, path: &Path) -> Result<()> {
         if is_lock_of_copy(path)
             && let Some(hook) = self.removing.lock().unwrap().take()
@@ -92,18 +79,6 @@ impl Io for Hooked {
             hook();
         }
         self.io.remove(path)
-    }
-
-    fn create_dir(&self, path: &Path) -> Result<()> {
-        self.io.create_dir(path)
-    }
-
-    fn sync_dir(&self, dir: &Path) -> Result<()> {
-        self.io.sync_dir(dir)
-    }
-
-    fn random(&self, buf: &mut [u8]) -> Result<()> {
-        self.io.random(buf)
     }
 }
 

@@ -37,7 +37,7 @@ fn look_ups_and_refusals_are_counted_by_what_they_came_to() {
     assert_eq!((of.in_flight, of.parked), (0, 0));
     assert_eq!(callbacks(&stats), [("done", 2)]);
     assert_eq!((stats.copies_appended, stats.copies_found), (4, 0));
-    assert_eq!(stats.logs["channels/p0"].records, 4);
+    assert_eq!(stats.logs["channels/p0"].record_count, 4);
     assert_eq!((stats.window.live_count, stats.callers_waiting), (1, 0));
     assert_eq!(stats.window.effective_ms, stats.window.lifetime_ms);
 }

@@ -5,13 +5,13 @@
 
 use std::fmt;
 use std::io::Result;
-use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use bytes::Bytes;
-use oncelog::io::{Blocks, DirEntry, EntryKind, FileId, Io, IoFile, OpenHow};
+use oncelog::io::{Io, IoFile, OpenHow};
 use oncelog::testing::{CallKind, MemIo};
+
+use crate::pass_on::pass_on;
 
 type Act = Box<dyn FnMut(CallKind) + Send>;
 
@@ -53,45 +53,11 @@ pub(crate) struct Meeting {
 }
 
 impl Io for Meeting {
+    pass_on!(io: open_dir list kind rename remove create_dir sync_dir blocks random);
+
     fn open(&self, path: &Path, how: OpenHow) -> Result<Arc<dyn IoFile>> {
         let file = self.io.open(path, how)?;
         Ok(Arc::new(MeetingFile { file, meanwhile: self.meanwhile.clone() }))
-    }
-
-    fn open_dir(&self, dir: &Path) -> Result<Arc<dyn IoFile>> {
-        self.io.open_dir(dir)
-    }
-
-    fn list(&self, dir: &Path) -> Result<Vec<DirEntry>> {
-        self.io.list(dir)
-    }
-
-    fn kind(&self, path: &Path) -> Result<Option<EntryKind>> {
-        self.io.kind(path)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
-        self.io.rename(from, to)
-    }
-
-    fn remove(&self, path: &Path) -> Result<()> {
-        self.io.remove(path)
-    }
-
-    fn create_dir(&self, path: &Path) -> Result<()> {
-        self.io.create_dir(path)
-    }
-
-    fn sync_dir(&self, dir: &Path) -> Result<()> {
-        self.io.sync_dir(dir)
-    }
-
-    fn blocks(&self, dir: &Path) -> Result<Blocks> {
-        self.io.blocks(dir)
-    }
-
-    fn random(&self, buf: &mut [u8]) -> Result<()> {
-        self.io.random(buf)
     }
 }
 
@@ -102,13 +68,7 @@ struct MeetingFile {
 }
 
 impl IoFile for MeetingFile {
-    fn len(&self) -> Result<u64> {
-        self.file.len()
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
-        self.file.read_at(buf, offset)
-    }
+    pass_on!(file: len read_at set_len allocate try_lock id map evict);
 
     fn write_at(&self, buf: &[u8], offset: u64) -> Result<usize> {
         let written = self.file.write_at(buf, offset);
@@ -119,29 +79,5 @@ impl IoFile for MeetingFile {
     fn sync(&self) -> Result<()> {
         self.meanwhile.meet(CallKind::Sync);
         self.file.sync()
-    }
-
-    fn set_len(&self, len: u64) -> Result<()> {
-        self.file.set_len(len)
-    }
-
-    fn allocate(&self, len: u64) -> Result<()> {
-        self.file.allocate(len)
-    }
-
-    fn try_lock(&self) -> Result<bool> {
-        self.file.try_lock()
-    }
-
-    fn id(&self) -> Result<Option<FileId>> {
-        self.file.id()
-    }
-
-    fn map(&self, len: u64) -> Result<Bytes> {
-        self.file.map(len)
-    }
-
-    fn evict(&self, bytes: Range<u64>) -> Result<()> {
-        self.file.evict(bytes)
     }
 }

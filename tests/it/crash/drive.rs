@@ -167,10 +167,10 @@ impl Driver {
         self.armed = Some(fault);
     }
 
-    /// Where an armed fault has met a call: a number of this run, which another one shares that makes
-    /// the same calls and in which the same ones fail.
-    pub(crate) fn met(&self) -> Option<u64> {
-        (self.io.struck() > 0).then(|| self.io.trace())
+    /// A number of this run, which another one shares that makes the same calls and in which the same
+    /// ones fail.
+    pub(crate) fn trace(&self) -> u64 {
+        self.io.trace()
     }
 
     /// Calls that armed faults have met until here.

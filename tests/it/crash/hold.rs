@@ -1,7 +1,9 @@
 //! Retention, what holds it up, and the steps in which files go.
 
 use oncelog::testing::Dice;
-use oncelog::{ErrorKind, FindingKind, HolderKind, Log, Lsn, Pin, RecoveryReport, Retention};
+use oncelog::{
+    Cursor, ErrorKind, FindingKind, HolderKind, Log, Lsn, Pin, RecoveryReport, Retention,
+};
 
 use super::drive::{Driver, Op, ROOM, chain};
 use super::workload::{Workload, named};
@@ -75,13 +77,23 @@ fn cursor_of(log: &Log) -> Option<u64> {
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     pin: Option<Pin>,
+    /// A handle of a cursor that this process removed.
+    removed: Option<Cursor>,
     /// A fault met the reading of the cursors as the log was opened: no trim, until the next open.
     is_unread: bool,
 }
 
 impl Held {
     pub(crate) fn new(is_unread: bool) -> Self {
-        Self { pin: None, is_unread }
+        Self { is_unread, ..Self::default() }
+    }
+
+    /// A cursor that was removed is not the next one of its name.
+    fn check_removed(&self) -> Result<(), String> {
+        match self.removed.as_ref().map(Cursor::lsn) {
+            Some(Ok(lsn)) => Err(format!("G4: a cursor that was removed stands at {lsn}")),
+            _ => Ok(()),
+        }
     }
 
     /// The oldest LSN that is held against a trim.
@@ -112,6 +124,7 @@ impl Driver {
                     // Not where it seemed to stand, when the cache has lost what it held.
                     let told = cursor_of(&log);
                     self.oracle(|o| o.cursor.now = told);
+                    self.held.check_removed()?;
                 }
                 let lsn = Lsn::new(to).unwrap();
                 let done = made.and_then(|cursor| cursor.advance(lsn));
@@ -120,7 +133,9 @@ impl Driver {
             Hold::RemoveCursor if cursor_of(self.log()).is_some() => {
                 self.oracle(|o| o.cursor.may.push(None));
                 let log = self.log().clone();
-                let done = log.cursor(CURSOR).and_then(|cursor| cursor.remove());
+                let removed =
+                    log.cursor(CURSOR).and_then(|cursor| cursor.remove().map(|()| cursor));
+                let done = removed.map(|cursor| self.held.removed = Some(cursor));
                 self.settle_cursor(done, None)
             }
             Hold::Pin(quarters) => {
@@ -254,6 +269,7 @@ pub(crate) fn workloads() -> Vec<Workload> {
     let moves = [
         vec![small(40), cursor(1), small(40), cursor(4), Op::Power, small(50), cursor(4)],
         vec![held(Hold::RemoveCursor), Op::Kill, small(9), cursor(2), Op::Close, cursor(4)],
+        vec![held(Hold::RemoveCursor), small(9), cursor(1), cursor(4)],
     ];
     let removed = [
         fills(4),

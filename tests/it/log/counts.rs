@@ -74,7 +74,10 @@ fn a_group_is_one_write_and_one_sync() {
             "nothing is left to sync"
         );
         let stats = log.stats();
-        assert_eq!((stats.groups, stats.syncs, stats.batches, stats.records), (3, 3, 22, 24));
+        assert_eq!(
+            (stats.group_count, stats.syncs, stats.batch_count, stats.record_count),
+            (3, 3, 22, 24)
+        );
         // Headers of 32 bytes, payloads to multiples of 8.
         assert_eq!(stats.bytes, 22 * 40 + 9032 + 32);
     }
@@ -131,7 +134,7 @@ fn groups_of_many_threads_are_one_write_and_one_sync_each() {
         let syncs = events.iter().filter(|event| **event == Event::Sync).count() as u64;
         // What waits for 10 ms, because the system held its threads back, is written by the log's
         // own thread: the next sync covers it.
-        assert_eq!((stats.records, stats.groups), (400, writes));
+        assert_eq!((stats.record_count, stats.group_count), (400, writes));
         assert!(stats.syncs <= writes, "{} syncs of {writes} groups", stats.syncs);
         // The slot of a moment without appends may be synced beside them.
         assert!((stats.syncs..=2 * writes).contains(&syncs), "{syncs} syncs of {writes} groups");

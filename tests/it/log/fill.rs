@@ -412,7 +412,7 @@ fn many_writers_beside_the_filler_lose_nothing() {
         }
     });
     let stats = log.stats();
-    assert_eq!((stats.records, stats.spares_used + stats.spares_missed), (240, stats.rolls));
+    assert_eq!((stats.record_count, stats.spares_used + stats.spares_missed), (240, stats.rolls));
     log.close().unwrap();
     let (log, report) = Log::open(&dir, &options).unwrap();
     assert_eq!((report.torn, report.findings.len()), (None, 0));

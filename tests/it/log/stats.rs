@@ -25,15 +25,15 @@ fn groups_are_counted_by_records_bytes_and_the_time_of_their_syncs() {
     log.flush().unwrap();
     log.sync().unwrap();
     let stats = log.stats();
-    assert_eq!((stats.records, stats.batches, stats.bytes), (7, 6, 280));
-    assert_eq!((stats.groups, stats.syncs), (3, 3));
+    assert_eq!((stats.record_count, stats.batch_count, stats.bytes), (7, 6, 280));
+    assert_eq!((stats.group_count, stats.syncs), (3, 3));
     assert_eq!(seen(&stats.group_records), [(1, 1), (2, 1), (4, 1)]);
     assert_eq!(stats.group_bytes.sum(), 280);
     assert_eq!((stats.group_bytes.count(), stats.group_bytes.max()), (3, 160));
     // The last sync had no record to wait for it.
     assert_eq!((stats.sync_latency.count(), stats.append_latency.count()), (3, 2));
     assert!(stats.append_latency.max() >= stats.append_latency.percentile(50).unwrap() / 2);
-    assert_eq!((stats.segments, stats.buffered_bytes, stats.poisoned), (1, 0, false));
+    assert_eq!((stats.segment_count, stats.buffered_bytes, stats.poisoned), (1, 0, false));
     assert_eq!(stats.segment_bytes, 12_288 + 280, "behind header and slots");
 }
 
@@ -46,19 +46,19 @@ fn rolls_and_trims_move_what_a_log_has() {
         log.append(&[b'.'; 20_000]).unwrap();
     }
     let stats = log.stats();
-    assert_eq!((stats.segments, stats.rolls, stats.trims), (4, 3, 0));
+    assert_eq!((stats.segment_count, stats.rolls, stats.trims), (4, 3, 0));
     assert_eq!(stats.sync_latency.count(), stats.syncs);
     assert_eq!(stats.spares_used + stats.spares_missed, 3);
     let before = stats.segment_bytes;
     log.trim(log.next_lsn()).unwrap();
     let stats = log.stats();
     assert_eq!(
-        (stats.segments, stats.trims, stats.trimmed_segments, stats.leftovers),
+        (stats.segment_count, stats.trims, stats.trimmed_segment_count, stats.leftover_count),
         (1, 1, 3, 3)
     );
     assert!(stats.segment_bytes < before);
     while log.remove_step().unwrap() {}
-    assert_eq!(log.stats().leftovers, 0);
+    assert_eq!(log.stats().leftover_count, 0);
     log.close().unwrap();
 }
 
@@ -70,10 +70,10 @@ fn a_failed_sync_is_counted_once_and_a_close_counts_its_group() {
     let again = log.clone();
     log.close().unwrap();
     let stats = again.stats();
-    assert_eq!((stats.groups, stats.syncs, stats.append_latency.count()), (1, 1, 1));
+    assert_eq!((stats.group_count, stats.syncs, stats.append_latency.count()), (1, 1, 1));
     let (log, report) = Log::open("/log", &options).unwrap();
     assert_eq!(report.last_lsn, Some(Lsn::FIRST));
-    assert_eq!((log.stats().records, log.stats().groups), (0, 0), "counters begin anew");
+    assert_eq!((log.stats().record_count, log.stats().group_count), (0, 0), "counters begin anew");
     io.arm(Which::Kind(oncelog::testing::CallKind::Sync), 1, 1, Fault::Error(EIO));
     assert_eq!(log.append(b"lost").unwrap_err().kind(), ErrorKind::OutcomeUnknown);
     assert_eq!(log.append(b"refused").unwrap_err().kind(), ErrorKind::Poisoned);

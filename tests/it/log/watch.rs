@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use oncelog::io::fs::FsIo;
-use oncelog::io::{DirEntry, EntryKind, FileId, Io, IoFile, OpenHow};
+use oncelog::io::{Io, IoFile, OpenHow};
+
+use crate::pass_on::pass_on;
 
 /// Longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -162,6 +164,8 @@ impl Watch {
 }
 
 impl Io for Watch {
+    pass_on!(io: list kind create_dir random);
+
     fn open(&self, path: &Path, how: OpenHow) -> io::Result<Arc<dyn IoFile>> {
         let file = self.io.open(path, how)?;
         if path.ends_with("LOCK") {
@@ -171,14 +175,6 @@ impl Io for Watch {
         let segment =
             path.extension().map(OsString::from).is_some_and(|e| e == "seg" || e == "spare");
         Ok(if segment { Arc::new(Watched { file, watch: self.clone() }) } else { file })
-    }
-
-    fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
-        self.io.list(dir)
-    }
-
-    fn kind(&self, path: &Path) -> io::Result<Option<EntryKind>> {
-        self.io.kind(path)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -192,10 +188,6 @@ impl Io for Watch {
         self.io.remove(path)
     }
 
-    fn create_dir(&self, path: &Path) -> io::Result<()> {
-        self.io.create_dir(path)
-    }
-
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
         self.note_thread();
         self.io.sync_dir(dir)
@@ -207,10 +199,6 @@ impl Io for Watch {
         }
         self.io.open_dir(dir)
     }
-
-    fn random(&self, buf: &mut [u8]) -> io::Result<()> {
-        self.io.random(buf)
-    }
 }
 
 #[derive(Debug)]
@@ -220,9 +208,7 @@ struct Watched {
 }
 
 impl IoFile for Watched {
-    fn len(&self) -> io::Result<u64> {
-        self.file.len()
-    }
+    pass_on!(file: len try_lock id);
 
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         self.watch.state.0.lock().unwrap().readers.push(thread::current().id());
@@ -259,14 +245,6 @@ impl IoFile for Watched {
         self.file.allocate(len)
     }
 
-    fn try_lock(&self) -> io::Result<bool> {
-        self.file.try_lock()
-    }
-
-    fn id(&self) -> io::Result<Option<FileId>> {
-        self.file.id()
-    }
-
     fn map(&self, len: u64) -> io::Result<Bytes> {
         self.watch.note_thread();
         self.file.map(len)
@@ -288,39 +266,5 @@ impl Drop for Locking {
 }
 
 impl IoFile for Locking {
-    fn len(&self) -> io::Result<u64> {
-        self.file.len()
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        self.file.read_at(buf, offset)
-    }
-
-    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
-        self.file.write_at(buf, offset)
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.file.sync()
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.file.set_len(len)
-    }
-
-    fn allocate(&self, len: u64) -> io::Result<()> {
-        self.file.allocate(len)
-    }
-
-    fn map(&self, len: u64) -> io::Result<Bytes> {
-        self.file.map(len)
-    }
-
-    fn id(&self) -> io::Result<Option<FileId>> {
-        self.file.id()
-    }
-
-    fn try_lock(&self) -> io::Result<bool> {
-        self.file.try_lock()
-    }
+    pass_on!(file: len read_at write_at sync set_len allocate try_lock id map);
 }

@@ -5,8 +5,8 @@ use std::sync::{Arc, Barrier};
 
 use oncelog::testing::{CallKind, EIO, ENOSPC, Fault, MemIo, Which};
 use oncelog::{
-    Batch, CreateMode, Durability, ErrorKind, FindingKind, HolderKind, Log, LogView, Options,
-    RecordKind, Severity,
+    Batch, CreateMode, Cursor, Durability, ErrorKind, FindingKind, HolderKind, Log, LogView,
+    Options, RecordKind, Severity,
 };
 
 use super::{fill, memory};
@@ -67,7 +67,7 @@ fn a_cursor_that_was_removed_holds_nothing_and_its_place_is_given_again() {
         let e = refused.unwrap_err();
         assert_eq!(
             (e.kind(), e.to_string()),
-            (ErrorKind::InvalidInput, "there is no cursor \"a\"".into())
+            (ErrorKind::InvalidInput, "the cursor \"a\" was removed".into())
         );
     }
     log.cursor("b").unwrap().advance(lsn(9)).unwrap();
@@ -80,6 +80,37 @@ fn a_cursor_that_was_removed_holds_nothing_and_its_place_is_given_again() {
     let (log, _) = Log::open("/log", &options.io(Arc::new(lost(&io)))).unwrap();
     log.cursor("c").unwrap().advance(lsn(12)).unwrap();
     assert_eq!(log.cursor("b").unwrap().lsn().unwrap(), lsn(9));
+}
+
+/// It would drop what the other one's owner needs.
+#[test]
+fn a_handle_of_a_removed_cursor_never_touches_the_next_one_of_its_name() {
+    let (io, _options, log) = filled();
+    let mut gone = Vec::new();
+    for round in 1..=3 {
+        let cursor = log.cursor("c").unwrap();
+        // Also in another place than before.
+        let found = log.find_cursor("c").unwrap().unwrap();
+        log.cursor(&format!("beside {round}")).unwrap();
+        found.advance(lsn(2)).unwrap();
+        assert_eq!(cursor.lsn().unwrap(), lsn(2), "handles of one cursor are the same");
+        for old in &gone {
+            let calls: [oncelog::Result<()>; 3] =
+                [Cursor::lsn(old).map(drop), old.advance(lsn(9)), old.remove()];
+            for refused in calls {
+                assert_eq!(refused.map_err(|e| e.kind()), Err(ErrorKind::InvalidInput), "{round}");
+            }
+        }
+        assert_eq!((cursor.lsn().unwrap(), cursor.name()), (lsn(2), "c"));
+        assert_eq!(log.trim(lsn(9)).unwrap_err().kind(), ErrorKind::Pinned);
+        assert!(seen(&lost(&io)).contains(&("c".to_owned(), 2)));
+        cursor.remove().unwrap();
+        gone.extend([cursor, found]);
+        if round == 2 {
+            // A cursor of another name has its place.
+            log.cursor("takes the place").unwrap();
+        }
+    }
 }
 
 #[test]

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
+use oncelog::io::Io;
 use oncelog::io::fs::FsIo;
-use oncelog::io::{DirEntry, EntryKind, Io, IoFile, OpenHow};
 use oncelog::testing::{CallKind, EIO, Fault, MemIo, Which};
 use oncelog::{ErrorKind, Log, Options};
 
 use super::{files, fill, memory};
 use crate::log::{lsn, options, place, read, segments};
+use crate::pass_on::pass_on;
 
 fn payload(log: &Log, of: u64) -> Bytes {
     log.reader(lsn(of)).unwrap().next().unwrap().unwrap().payload
@@ -187,37 +188,7 @@ fn a_log_whose_maps_lost_their_lock_stays_locked_until_they_go() {
 struct Lockless(FsIo);
 
 impl Io for Lockless {
-    fn open(&self, path: &Path, how: OpenHow) -> io::Result<Arc<dyn IoFile>> {
-        self.0.open(path, how)
-    }
-
-    fn list(&self, dir: &Path) -> io::Result<Vec<DirEntry>> {
-        self.0.list(dir)
-    }
-
-    fn kind(&self, path: &Path) -> io::Result<Option<EntryKind>> {
-        self.0.kind(path)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.0.rename(from, to)
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.0.remove(path)
-    }
-
-    fn create_dir(&self, path: &Path) -> io::Result<()> {
-        self.0.create_dir(path)
-    }
-
-    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
-        self.0.sync_dir(dir)
-    }
-
-    fn random(&self, buf: &mut [u8]) -> io::Result<()> {
-        self.0.random(buf)
-    }
+    pass_on!(0: open list kind rename remove create_dir sync_dir random);
 }
 
 #[test]
