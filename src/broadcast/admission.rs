@@ -313,7 +313,7 @@ impl Inner {
         resources: &[Resource],
         print: &Fingerprint,
     ) -> Result<Option<(BroadcastId, Arc<Cell>)>> {
-        let mut core = self.lock_to_decide(request.carried_len() + DECISION_LEN);
+        let mut core = self.lock_to_take_in(request.carried_len() + DECISION_LEN);
         core.usable()?;
         let made = self.made_by(&core, request)?;
         kind.recheck(request, &Lent::new(&mut core, &made).state)?;

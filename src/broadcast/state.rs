@@ -140,11 +140,10 @@ impl State {
             self.window.enter(&scope.principal);
         }
         if let JobLink::Ends { job, attempt, commit } = accepted.job
-            && let Some(job) = self.attempt_of(job, attempt)
-            && job.end.is_none()
+            && self.jobs.get(&job).is_some_and(|job| job.attempt == attempt && job.end.is_none())
         {
             // The first ending that was accepted is the verdict.
-            job.end = Some((commit, id));
+            self.change_job(job, attempt, |job| job.end = Some((commit, id)));
         }
         self.starting += usize::from(accepted.job == JobLink::Starts);
         let acks = vec![None; accepted.header.vchannels.len()];

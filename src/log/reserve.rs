@@ -212,11 +212,29 @@ impl Gate {
             #[cfg(planted)]
             Use::New(_) if crate::planted::is_active(crate::planted::Bug::ReserveSpent) => None,
             Use::New(promised) => (!self.is_reserved(promised)).then_some(promised),
-            Use::Ending(_) if self.kept.spare.is_some() => None,
-            // The tail is all there is.
+            // What follows goes into the tail up to the first batch that does not fit there, and all
+            // else into the reserve: either holds it alone.
             Use::Ending(left) => {
                 let room = self.capacity.saturating_sub(self.end).saturating_sub(bytes);
-                (self.has_room(bytes) && room < left).then_some(left)
+                let is_left = room >= left || self.is_reserved(left);
+                (self.has_room(bytes) && !is_left).then_some(left)
+            }
+        }
+    }
+
+    /// The same where the tail is full, and there is no space for another segment: of how many bytes a
+    /// reserve may help that is made, or being made. What ends work and leaves nothing to others is
+    /// asked for none.
+    pub(crate) fn helpful_reserve(&self, bytes: u64, usage: Use) -> Option<u64> {
+        match usage.within() {
+            // It takes blocks, and gives those of a smaller one back when it has its name.
+            Use::New(promised) => self.kept.making.then_some(promised),
+            Use::Ending(0) => None,
+            // Smaller than a segment, it may find space where none does.
+            Use::Ending(left) => {
+                let all = bytes.saturating_add(left);
+                let helps = self.kept.is_wanted && all <= RESERVED_MAX && self.reserved() < all;
+                helps.then_some(all)
             }
         }
     }
@@ -303,7 +321,7 @@ impl Shared {
     }
 
     /// Starts a segment for a batch; what ends work gets the reserve where a first attempt, whose
-    /// refusal is noted, found no space.
+    /// refusal is noted, found no space. Behind one that was made meanwhile, anybody tries again.
     pub(crate) fn roll_for<'a>(
         &'a self,
         gate: Guard<'a>,
@@ -317,17 +335,17 @@ impl Shared {
             Some(_) if gate.kept.is_making() && !gate.may_use_reserve(bytes, usage) => {
                 return (self.wait(gate), Ok(()));
             }
+            Some(_) if matches!(usage, Use::New(_)) => Source::Spare,
             // Others may have taken it, or something of it, meanwhile.
             Some(e) if !gate.may_use_reserve(bytes, usage) => return (gate, Err(e)),
             Some(_) => Source::Reserve,
         };
+        let was_making = gate.kept.is_making();
         let (gate, rolled) = self.roll(gate, bytes, source);
+        let may_try_again = matches!(usage, Use::Ending(_)) || was_making || gate.kept.is_making();
+        let is_first = source == Source::Spare && may_try_again;
         let rolled = match rolled {
-            Err(e)
-                if source == Source::Spare
-                    && e.kind() == ErrorKind::StoreFull
-                    && matches!(usage, Use::Ending(_)) =>
-            {
+            Err(e) if is_first && e.kind() == ErrorKind::StoreFull => {
                 *full = Some(e);
                 Ok(())
             }
@@ -452,7 +470,88 @@ mod tests {
     use super::*;
     use crate::io::fault::{CallKind, EIO, Fault as Injected, Which};
     use crate::io::mem::MemIo;
-    use crate::log::{CreateMode, Options};
+    use crate::log::{CreateMode, Options, RecordKind};
+
+    /// Bytes of frames that a reserve of the least size takes.
+    const RESERVED: u64 = (64 << 10) - FRAMES_OFFSET;
+
+    /// A log whose segments and reserves are of the least size.
+    fn small(io: &MemIo) -> Options {
+        let options = Options::new().create(CreateMode::IfMissing).background(false);
+        let options = options.segment_bytes_max(64 << 10).keep_reserve();
+        options.io(Arc::new(io.clone()))
+    }
+
+    fn hand_over(log: &Log, len: usize, usage: Use) -> Result<Taken> {
+        let record = vec![7; len];
+        log.enqueue_kept(Batch { kind: RecordKind::CONTROL, records: &[&record] }, usage)
+    }
+
+    /// Leaves room for less than a thousand bytes in the tail, and none on the disk.
+    fn fill_up(log: &Log, io: &MemIo) {
+        assert!(log.promise(1).is_ok());
+        while log.has_room(1_100) {
+            assert!(matches!(hand_over(log, 500, Use::New(1)), Ok(Taken::In(_))));
+        }
+        io.set_free_blocks(Some(0));
+    }
+
+    /// A checkpoint was begun that nothing had room for but its first record, and its begin took the
+    /// reserve that would have held the next one.
+    #[test]
+    fn what_leaves_room_to_others_goes_where_one_place_has_all_of_it() {
+        let io = MemIo::default();
+        let (log, _) = Log::open("/log", &small(&io)).unwrap();
+        log.promise(1).unwrap();
+        #[track_caller]
+        fn check(log: &Log, left: u64, lacks: bool) {
+            let taken = hand_over(log, 100, Use::Ending(left)).unwrap();
+            assert_eq!(matches!(taken, Taken::Lacks(bytes) if bytes == left), lacks, "{taken:?}");
+        }
+        check(&log, 0, false);
+        check(&log, RESERVED, false);
+        // Beside the tail it has room for that, but not in one piece.
+        check(&log, RESERVED + 1, true);
+        log.promise(RESERVED + 1).unwrap();
+        check(&log, RESERVED + 1, false);
+    }
+
+    /// It was refused although a reserve that is smaller than a segment could have been made.
+    #[test]
+    fn without_space_for_a_segment_what_leaves_room_to_others_asks_for_a_reserve() {
+        let io = MemIo::default();
+        let (log, _) = Log::open("/log", &small(&io)).unwrap();
+        fill_up(&log, &io);
+        let taken = hand_over(&log, 2_000, Use::Ending(RESERVED)).unwrap();
+        assert!(matches!(taken, Taken::Lacks(bytes) if bytes > RESERVED + 2_000), "{taken:?}");
+        assert!(matches!(hand_over(&log, 2_000, Use::Ending(0)), Ok(Taken::In(_))));
+    }
+
+    /// It was refused for want of blocks that came free a moment later.
+    #[test]
+    fn new_work_waits_for_a_reserve_that_is_being_made_where_a_segment_finds_no_space() {
+        let io = MemIo::default();
+        let (log, _) = Log::open("/log", &small(&io)).unwrap();
+        fill_up(&log, &io);
+        let shared = &*log.handle.shared;
+        shared.gate().kept.making = true;
+        // Who holds a lock is told to wait without it.
+        let taken = hand_over(&log, 2_000, Use::New(1));
+        assert!(matches!(taken, Ok(Taken::Lacks(1))), "{taken:?}");
+        let records: &[&[u8]] = &[&[7; 2_000]];
+        let batch = Batch { kind: RecordKind::CONTROL, records };
+        std::thread::scope(|scope| {
+            let room = scope.spawn(|| log.make_room(2_000, Some(1)));
+            let append = scope.spawn(move || shared.enqueue_as(batch, true, Use::New(1)));
+            while shared.gate().waiting < 2 && !room.is_finished() && !append.is_finished() {
+                std::thread::yield_now();
+            }
+            io.set_free_blocks(Some(1_000));
+            drop(Making(shared));
+            room.join().unwrap().unwrap();
+            append.join().unwrap().unwrap();
+        });
+    }
 
     /// The failure was told to who asked for room alone: whoever changed a name of the directory at
     /// that time took his own change for durable.
