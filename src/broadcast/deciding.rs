@@ -29,7 +29,9 @@ impl Inner {
     /// The same for one that takes work in: it starts no segment where a reserve has to be made
     /// first.
     pub(crate) fn lock_to_take_in(&self, bytes: usize) -> Guard<'_> {
-        self.lock_with_room(bytes, |core| Some(core.promised_bytes()))
+        // What it carries stands in the next checkpoint, too.
+        let carried = u64::try_from(bytes.saturating_sub(DECISION_LEN)).unwrap_or(u64::MAX);
+        self.lock_with_room(bytes, |core| Some(core.promised_bytes().saturating_add(carried)))
     }
 
     fn lock_with_room(&self, bytes: usize, new: impl Fn(&Core) -> Option<u64>) -> Guard<'_> {

@@ -214,6 +214,21 @@ fn accepted_until_full(desk: &Desk) -> Vec<BroadcastId> {
     accepted
 }
 
+/// Accepts a few, and leaves no room in the tail of control: the next record that ends work takes the
+/// reserve.
+fn accepted_and_full(desk: &Desk) -> Vec<BroadcastId> {
+    let accept = |n: usize| accept_this(desk, &request(&n.to_string(), "p")).unwrap();
+    let accepted = (0..10).map(accept).collect();
+    desk.io.set_free_blocks(Some(0));
+    // Of no state: nothing more is promised by it.
+    for len in [500, 0] {
+        let reason = "w".repeat(len);
+        let full = (0..1_000).find_map(|_| desk.broadcaster.accept_window(&reason).err());
+        assert_eq!(full.unwrap().kind(), ErrorKind::StoreFull);
+    }
+    accepted
+}
+
 /// A reason of 60 KB took the space that the endings of fifty others had been promised.
 #[test]
 fn a_long_reason_takes_nothing_that_others_were_promised() {
@@ -242,12 +257,12 @@ fn long_reasons_leave_room_for_a_checkpoint() {
     for (is_full, parks) in [(true, false), (true, true), (false, false), (false, true)] {
         let what = format!("full: {is_full}, parks: {parks}");
         let desk = desk();
-        let accepted = accepted_until_full(&desk);
+        let accepted = accepted_and_full(&desk);
         if !is_full {
             desk.io.set_free_blocks(None);
         }
         for (key, id) in accepted.iter().enumerate() {
-            let reason = "l".repeat(60_000);
+            let reason = "l".repeat(if is_full { 2_000 } else { 60_000 });
             desk.script.next(if parks { Verdict::Park(reason) } else { Verdict::Fail(reason) });
             acknowledge(&desk, *id, &what);
             drop(desk.broadcaster.submit(&request(&key.to_string(), "p"), None));
@@ -262,12 +277,12 @@ fn long_reasons_leave_room_for_a_checkpoint() {
 #[test]
 fn a_long_reason_is_whole_where_a_reserve_can_be_made_for_it() {
     let desk = desk();
-    let accepted = accepted_until_full(&desk);
+    let accepted = accepted_and_full(&desk);
     // The reserve becomes the tail.
     acknowledge(&desk, accepted[0], "the first one");
     desk.broadcaster.submit(&request("0", "p"), None).unwrap();
     desk.io.set_free_blocks(None);
-    let long = "l".repeat(40_000);
+    let long = "l".repeat(44_000);
     desk.script.next(Verdict::Fail(long.clone()));
     acknowledge(&desk, accepted[1], "the second one");
     let answer = desk.broadcaster.submit(&request("1", "p"), None).unwrap();
@@ -281,8 +296,6 @@ fn a_long_reason_is_whole_where_a_reserve_can_be_made_for_it() {
     assert_eq!(answer.outcome, Outcome::Failed { reason: format!("skipped: {long}") });
 }
 
-/// The first key that is dropped begins a filter, for which nothing was kept: a checkpoint behind it
-/// was begun without the room to be ended.
 #[test]
 fn the_sweep_of_a_full_disk_leaves_room_for_the_checkpoint_behind_it() {
     for free in [0, 5, 16, 33] {
@@ -306,7 +319,6 @@ fn the_sweep_of_a_full_disk_leaves_room_for_the_checkpoint_behind_it() {
             drop(desk.broadcaster.checkpoint());
             forgotten() >= 60
         });
-        // Space comes free, or was not taken: nobody has to open the store again.
         desk.broadcaster.checkpoint().unwrap_or_else(|e| panic!("{what}: {e}"));
     }
 }
@@ -325,7 +337,7 @@ fn work_that_is_refused_for_want_of_a_reserve_takes_no_segment() {
     // Enough for a segment of the least size, and not for a reserve that is larger.
     desk.io.set_free_blocks(Some(20));
     let mut large = request("large", "p");
-    large.payload = vec![7; 55_000];
+    large.payload = vec![7; 48_000];
     let refused = accept_this(&desk, &large).unwrap_err();
     assert_eq!((refused.kind(), segments()), (ErrorKind::StoreFull, before), "{refused}");
     desk.io.set_free_blocks(None);
