@@ -1,14 +1,14 @@
 //! The lock of who decides, taken when control has room for what is decided.
 //!
 //! Records are handed over under the lock, and where control has to write or to roll first, that
-//! takes syncs. Whoever decides something of a broadcast, of a job or of a checkpoint waits for them
-//! before, so that nobody who only looks waits for a disk.
+//! takes syncs. Whoever decides something of a broadcast, of a job or of a checkpoint waits for
+//! them before, so that nobody who only looks waits for a disk.
 //!
 //! These decide without, as they are rare and small: the vchannels and collections that are made or
 //! changed by themselves, the policy, an accepted window, a rebased clock, the term of a writer. So
 //! does everybody whose records are larger than he said, who found the room taken
-//! [`ROOM_TRIES`] times, or who ends work where there is no space for another segment: the reserve is
-//! taken under the lock.
+//! [`ROOM_TRIES`] times, or who ends work where there is no space for another segment: the reserve
+//! is taken under the lock.
 
 use super::core::{Core, Guard, Inner};
 
@@ -20,8 +20,8 @@ pub(crate) const DECISION_LEN: usize = 4 << 10;
 const ROOM_TRIES: usize = 8;
 
 impl Inner {
-    /// Locks for a decision that ends work, whose records come to about so many bytes. More are handed
-    /// over all the same, with a wait under the lock.
+    /// Locks for a decision that ends work, whose records come to about so many bytes. More are
+    /// handed over all the same, with a wait under the lock.
     pub(crate) fn lock_to_decide(&self, bytes: usize) -> Guard<'_> {
         self.lock_with_room(bytes, |_| None)
     }

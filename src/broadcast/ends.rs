@@ -31,8 +31,8 @@ fn cut(reason: &str, len: usize) -> &str {
 /// A reason for which no room is kept.
 pub(super) struct BeyondRoom {
     pub(super) id: BroadcastId,
-    /// Its record ends the task: a Skip does, with the Done behind it. One that is parked still owes
-    /// all of its end.
+    /// Its record ends the task: a Skip does, with the Done behind it. One that is parked still
+    /// owes all of its end.
     pub(super) ends: bool,
     pub(super) reason_bytes: u64,
 }
@@ -51,8 +51,8 @@ pub(super) fn beyond_room(body: &Body) -> Option<BeyondRoom> {
 }
 
 impl Inner {
-    /// Decides with a reason as it is; where there is no space for it, and none for a larger reserve,
-    /// with one as short as room is kept for. Nothing is locked.
+    /// Decides with a reason as it is; where there is no space for it, and none for a larger
+    /// reserve, with one as short as room is kept for. Nothing is locked.
     ///
     /// # Errors
     ///
@@ -141,8 +141,8 @@ mod tests {
         }
     }
 
-    /// A Park was allowed the room of the task's own end, which it owes still; and all of them that of
-    /// the checkpoint, in which the reason stands, too.
+    /// A Park was allowed the room of the task's own end, which it owes still; and all of them that
+    /// of the checkpoint, in which the reason stands, too.
     #[test]
     fn a_long_reason_takes_the_room_of_the_end_that_it_is_written_with_alone() {
         let io = Arc::new(MemIo::new(Machine::new()));

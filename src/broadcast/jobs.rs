@@ -204,9 +204,9 @@ impl Jobs {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for another attempt or an unregistered type; `Limit` for a name of more than 64
-    /// bytes or a payload of more than 256, for which no room is kept; `Parked`, `StoreFull`, `Io`,
-    /// `OutcomeUnknown`, `InFlight`, `Poisoned`, `Closed`.
+    /// `InvalidInput` for another attempt or an unregistered type; `Limit` for a name of more than
+    /// 64 bytes or a payload of more than 256, for which no room is kept; `Parked`, `StoreFull`,
+    /// `Io`, `OutcomeUnknown`, `InFlight`, `Poisoned`, `Closed`.
     ///
     /// # Durability
     ///

@@ -38,11 +38,11 @@ pub(super) const PAYLOAD_LEN: usize = 256;
 /// record of a checkpoint, or a batch of what it makes smaller, fits into the largest reserve.
 const PROMISED_MAX: u64 = RESERVED_MAX - (1 << 20);
 
-/// Most bytes that unfinished work carries: tasks that are not done and jobs that are not over, with
-/// their payloads, properties and plans. A checkpoint holds them all, and is written on a full disk
-/// too: so they take no more than half of the largest reserve, and leave the rest to the keys of the
-/// window, to jobs that are over and to the records that end the work. Where these fill it, new work
-/// is refused.
+/// Most bytes that unfinished work carries: tasks that are not done and jobs that are not over,
+/// with their payloads, properties and plans. A checkpoint holds them all, and is written on a full
+/// disk too: so they take no more than half of the largest reserve, and leave the rest to the keys
+/// of the window, to jobs that are over and to the records that end the work. Where these fill it,
+/// new work is refused.
 pub(crate) const OPEN_BYTES_MAX: u64 = 512 << 20;
 
 /// More than the frames and the ends of a checkpoint take, beside its entries.
@@ -212,8 +212,8 @@ impl Core {
     ///
     /// # Errors
     ///
-    /// `StoreFull` where unfinished work would carry more than [`OPEN_BYTES_MAX`], or all of control
-    /// more than a reserve holds; `Limit` where that would always be so.
+    /// `StoreFull` where unfinished work would carry more than [`OPEN_BYTES_MAX`], or all of
+    /// control more than a reserve holds; `Limit` where that would always be so.
     pub(crate) fn usage(&self, bodies: &[&Body], bytes: u64, open_max: u64) -> Result<Use> {
         let owed = self.owed.control;
         if let [Body::Accepted(ending)] = bodies
@@ -239,8 +239,8 @@ impl Core {
         } else if bodies.iter().any(|body| body.is_checkpoint()) {
             ending_use(owed, 0)
         } else if let Some(beyond) = bodies.iter().find_map(|body| ends::beyond_room(body)) {
-            // It takes what nobody was promised but, where it ends, itself; and so it does in the next
-            // checkpoint.
+            // It takes what nobody was promised but, where it ends, itself; and so it does in the
+            // next checkpoint.
             let run = self.runs.get(&beyond.id).filter(|_| beyond.ends);
             let own = run.map_or(0, |run| control_bytes(&run.accepted));
             let left = self.promised_bytes().saturating_sub(own);
@@ -250,11 +250,13 @@ impl Core {
         })
     }
 
-    /// What a batch of new work is, with what it will owe, and what it brings to the next checkpoint.
+    /// What a batch of new work is, with what it will owe, and what it brings to the next
+    /// checkpoint.
     ///
     /// # Errors
     ///
-    /// `StoreFull` where no reserve holds it beside what was promised, `Limit` where none ever does.
+    /// `StoreFull` where no reserve holds it beside what was promised, `Limit` where none ever
+    /// does.
     fn usage_of_new(&self, bodies: &[&Body], bytes: u64) -> Result<Use> {
         let ends = bodies.iter().map(|body| match body {
             Body::Accepted(accepted) if accepted.job == JobLink::Starts => {
@@ -284,8 +286,8 @@ impl Core {
         }
         let kind = if added > PROMISED_MAX { ErrorKind::Limit } else { ErrorKind::StoreFull };
         let what = format!(
-            "a checkpoint and the ends of unfinished work come to more than a reserve holds: expected \
-             at most {PROMISED_MAX} bytes, found {all}"
+            "a checkpoint and the ends of unfinished work come to more than a reserve holds: \
+             expected at most {PROMISED_MAX} bytes, found {all}"
         );
         Err(Error::new(kind, what))
     }
@@ -304,8 +306,8 @@ impl Core {
         // Alone it would never fit.
         let kind = if bytes > max { ErrorKind::Limit } else { ErrorKind::StoreFull };
         let what = format!(
-            "unfinished work carries as much as room is kept for: expected at most {max} bytes, found \
-             {held} and {bytes} more"
+            "unfinished work carries as much as room is kept for: expected at most {max} bytes, \
+             found {held} and {bytes} more"
         );
         Err(Error::new(kind, what))
     }
@@ -328,8 +330,8 @@ impl Core {
         parts.into_iter().fold(self.owed.control, u64::saturating_add)
     }
 
-    /// Counts what a run owes, from its acceptance on. What was kept for it, as the ending of a job,
-    /// is its own by then.
+    /// Counts what a run owes, from its acceptance on. What was kept for it, as the ending of a
+    /// job, is its own by then.
     pub(crate) fn owe(&mut self, id: BroadcastId) {
         let Some(run) = self.runs.get(&id) else { return };
         if let JobLink::Ends { job, .. } = run.accepted.job {

@@ -123,8 +123,8 @@ impl Seen {
         filter.count = filter.count.saturating_add(1);
     }
 
-    /// Bytes of the filter that begins when so many more keys are dropped; 0 where the last one takes
-    /// them. A filter that begins behind that one is smaller than what the keys between took.
+    /// Bytes of the filter that begins when so many more keys are dropped; 0 where the last one
+    /// takes them. A filter that begins behind that one is smaller than what the keys between took.
     pub(super) fn bytes_ahead(&self, key_count: usize) -> u64 {
         let room = self.filters.last().map_or(0, |last| last.capacity.saturating_sub(last.count));
         let takes_all = usize::try_from(room).is_ok_and(|room| key_count <= room);

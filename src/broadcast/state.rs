@@ -308,8 +308,8 @@ impl State {
         live.or_else(|| self.tombstones.task(id).map(Cow::Owned))
     }
 
-    /// What a tombstone answers a retry of this fingerprint with; `None` also where a whole task has to
-    /// say it.
+    /// What a tombstone answers a retry of this fingerprint with; `None` also where a whole task
+    /// has to say it.
     pub(crate) fn answer(&self, id: BroadcastId, print: &Fingerprint) -> Option<Answer> {
         self.tombstones.answer(id, print)
     }

@@ -1,4 +1,5 @@
-//! What a state takes in a checkpoint, in bytes: a little more than its entries come to (SPEC 13.3).
+//! What a state takes in a checkpoint, in bytes: a little more than its entries come to (SPEC
+//! 13.3).
 //!
 //! It is counted as the state changes, so that whoever keeps room for a checkpoint need not encode
 //! one.
@@ -242,8 +243,8 @@ impl State {
         filters.fold(self.size.all.saturating_add(FACTS_BYTES), u64::saturating_add)
     }
 
-    /// Bytes that the next one may take beside that once what is unfinished has gone on, and its keys
-    /// and so many others were dropped.
+    /// Bytes that the next one may take beside that once what is unfinished has gone on, and its
+    /// keys and so many others were dropped.
     pub(crate) fn bytes_ahead(&self, key_count: usize) -> u64 {
         let keys = self.window.held_count().saturating_add(key_count);
         self.size.ahead.saturating_add(self.seen.bytes_ahead(keys))

@@ -233,8 +233,8 @@ fn large_collection() -> Collection {
     }
 }
 
-/// A record that ends work is written on a full disk: what it made of a checkpoint had no room there,
-/// a filter that begins with the first key that is dropped least of all.
+/// A record that ends work is written on a full disk: what it made of a checkpoint had no room
+/// there, a filter that begins with the first key that is dropped least of all.
 #[test]
 fn what_ends_work_makes_no_checkpoint_larger_than_was_kept() {
     let mut most_ahead = 0;
@@ -273,8 +273,8 @@ fn what_ends_work_makes_no_checkpoint_larger_than_was_kept() {
     assert!(most_ahead > 4_096, "{most_ahead} bytes ahead");
 }
 
-/// Plans and what jobs keep of their acceptances were not counted, so that a checkpoint was promised
-/// less room than it takes.
+/// Plans and what jobs keep of their acceptances were not counted, so that a checkpoint was
+/// promised less room than it takes.
 #[test]
 fn what_a_checkpoint_takes_is_counted_whatever_carries_it() {
     #[track_caller]
