@@ -4,9 +4,9 @@
 //!
 //! # How it keeps it
 //!
-//! The control log is the only durable state; [`State`] is what its records mean. Decisions are made
-//! under one lock, in the order of control, against the state with everything handed over applied;
-//! answers leave when control is durable. Reservations and locks are volatile and guarded.
+//! The control log is the only durable state; [`State`] is what its records mean. Decisions are
+//! made under one lock, in the order of control, against the state with everything handed over
+//! applied; answers leave when control is durable. Reservations and locks are volatile and guarded.
 
 mod admission;
 mod age;
@@ -115,8 +115,8 @@ impl Broadcaster {
     ///
     /// The store is closed then.
     ///
-    /// - `InvalidInput` for a policy that breaks a rule, two types of one name, a name that is none,
-    ///   or options out of range.
+    /// - `InvalidInput` for a policy that breaks a rule, two types of one name, a name that is
+    ///   none, or options out of range.
     /// - `Corrupt`, `Unsupported` where a record of control does not decode, or a pchannel that
     ///   control names is gone; and where a channel's log is damaged or of a newer version.
     /// - `Busy`, `StoreFull`, `Limit`, `Io` as of [`Log::open`](crate::Log::open) for each channel,
@@ -177,12 +177,12 @@ impl Broadcaster {
     ///
     /// # Errors
     ///
-    /// `InvalidInput`, `Conflict`, `WindowFull`, `StoreFull`, `Limit`, `LockTimeout`, `Io`: refused,
-    /// the key is not consumed; `StoreFull` also where unfinished work carries as much as
-    /// [`Options::open_bytes_max`]. `OutcomeUnknown`: not known, ask again with the same key and payload.
-    /// `InFlight`, `Parked`: accepted and not done. `Poisoned`, `Closed`. Without a timeout `InFlight`
-    /// comes as soon as there is no space for a copy or a record of what was accepted, with that as
-    /// its source; the task goes on when there is.
+    /// `InvalidInput`, `Conflict`, `WindowFull`, `StoreFull`, `Limit`, `LockTimeout`, `Io`:
+    /// refused, the key is not consumed; `StoreFull` also where unfinished work carries as much as
+    /// [`Options::open_bytes_max`]. `OutcomeUnknown`: not known, ask again with the same key and
+    /// payload. `InFlight`, `Parked`: accepted and not done. `Poisoned`, `Closed`. Without a
+    /// timeout `InFlight` comes as soon as there is no space for a copy or a record of what was
+    /// accepted, with that as its source; the task goes on when there is.
     ///
     /// # Durability
     ///
@@ -245,8 +245,8 @@ impl Broadcaster {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` with every rule that it breaks: the old one stays. `StoreFull`, `Io`, `Poisoned`,
-    /// `Closed`.
+    /// `InvalidInput` with every rule that it breaks: the old one stays. `StoreFull`, `Io`,
+    /// `Poisoned`, `Closed`.
     ///
     /// # Durability
     ///
@@ -269,7 +269,8 @@ impl Broadcaster {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for a name that is empty or too long; `StoreFull`, `Io`, `Poisoned`, `Closed`.
+    /// `InvalidInput` for a name that is empty or too long; `StoreFull`, `Io`, `Poisoned`,
+    /// `Closed`.
     ///
     /// # Durability
     ///
@@ -293,7 +294,8 @@ impl Broadcaster {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for names that are empty or too long; `StoreFull`, `Io`, `Poisoned`, `Closed`.
+    /// `InvalidInput` for names that are empty or too long; `StoreFull`, `Io`, `Poisoned`,
+    /// `Closed`.
     ///
     /// # Durability
     ///
@@ -325,28 +327,29 @@ impl Broadcaster {
         self.inner().pinned(&core, pchannel)
     }
 
-    /// Everything that keeps messages of a pchannel on the disk, the holder of the oldest one first:
-    /// broadcasts whose acks are not durable, jobs that run, cursors, and what is kept anyway;
-    /// `None` where there is no such pchannel.
+    /// Everything that keeps messages of a pchannel on the disk, the holder of the oldest one
+    /// first: broadcasts whose acks are not durable, jobs that run, cursors, and what is kept
+    /// anyway; `None` where there is no such pchannel.
     #[must_use]
     pub fn why_not_trimmed(&self, pchannel: &str) -> Option<Vec<LogHolder>> {
         self.inner().store.channel(pchannel).map(|channel| channel.holders())
     }
 
-    /// Everything that keeps records of control on the disk: the checkpoint that a restart may need.
+    /// Everything that keeps records of control on the disk: the checkpoint that a restart may
+    /// need.
     #[must_use]
     pub fn why_control_is_not_trimmed(&self) -> Vec<LogHolder> {
         self.inner().store.control().why_not_trimmed()
     }
 
     /// Writes the state into control, reads it back, and drops the records that no restart needs
-    /// any more; a broadcaster does so by itself, see [`Options::checkpoint_bytes`]. False when there
-    /// was nothing to write behind the last checkpoint.
+    /// any more; a broadcaster does so by itself, see [`Options::checkpoint_bytes`]. False when
+    /// there was nothing to write behind the last checkpoint.
     ///
     /// # Errors
     ///
-    /// `StoreFull`, `Io`, `Poisoned`, `Closed`; `Corrupt` when it reads otherwise than it was written.
-    /// Control is as it was then.
+    /// `StoreFull`, `Io`, `Poisoned`, `Closed`; `Corrupt` when it reads otherwise than it was
+    /// written. Control is as it was then.
     ///
     /// # Durability
     ///

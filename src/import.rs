@@ -3,8 +3,8 @@
 //! An import is a broadcast that starts a job ([`Imports::submit`]); the job reads its files twice
 //! and ends with a broadcast of its own, which alone makes its rows visible:
 //!
-//! 1. *Look.* Each file is read once: types, rows, digest, primary keys. What is wrong with a row is
-//!    found here, before one is appended.
+//! 1. *Look.* Each file is read once: types, rows, digest, primary keys. What is wrong with a row
+//!   is found here, before one is appended.
 //! 2. *Plan.* What will be done is recorded: files as they were, slices, where they can stand.
 //! 3. *Append.* The slices that do not stand yet are appended, each whole or not at all.
 //! 4. *End.* `CommitImport` or `AbortImport` to every vchannel; the first verdict counts.

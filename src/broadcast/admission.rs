@@ -315,7 +315,7 @@ impl Inner {
         print: &Fingerprint,
     ) -> Result<Option<(BroadcastId, Arc<Cell>)>> {
         let trace = request.trace_context.as_deref().and_then(trace::kept);
-        let mut core = self.lock_to_decide(request.carried_len() + DECISION_LEN);
+        let mut core = self.lock_to_take_in(request.carried_len() + DECISION_LEN);
         core.usable()?;
         let made = self.made_by(&core, request)?;
         kind.recheck(request, &Lent::new(&mut core, &made).state)?;

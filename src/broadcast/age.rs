@@ -1,8 +1,8 @@
 //! For how long a task may go on without progress.
 //!
-//! Its age counts from the last record or copy that moved it: the acceptance, a copy that stands, an
-//! acknowledgement, an operator's resumption. All of them carry log time, so that a process goes on
-//! counting where the one before it ended, and a store that is opened again and again parks what
+//! Its age counts from the last record or copy that moved it: the acceptance, a copy that stands,
+//! an acknowledgement, an operator's resumption. All of them carry log time, so that a process goes
+//! on counting where the one before it ended, and a store that is opened again and again parks what
 //! does not go on all the same. Within a process monotonic time counts, which no clock step moves.
 
 use std::time::Duration;
@@ -16,8 +16,9 @@ use super::worker::RETRY_MIN;
 /// would go on for ever.
 const TRIES_MIN: u32 = 3;
 
-/// Time that each process gives consumers, who may have been away with the process before, as a part
-/// of the longest age, and at most: less than any process lives that could have consumers at all.
+/// Time that each process gives consumers, who may have been away with the process before, as a
+/// part of the longest age, and at most: less than any process lives that could have consumers at
+/// all.
 const GRACE_PART: u32 = 10;
 const GRACE_MAX: Duration = Duration::from_secs(1);
 

@@ -112,8 +112,8 @@ impl Inner {
         if core.locks.ask(holder, claim) {
             return Ok(());
         }
-        // A callback whose task holds resources waits for no others: two of them would wait for each
-        // other.
+        // A callback whose task holds resources waits for no others: two of them would wait for
+        // each other.
         let holds_others = caller.is_some_and(|task| core.locks.is_held(task));
         let began = self.monotonic();
         let waiter = Arc::new(Condvar::new());

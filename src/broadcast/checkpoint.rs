@@ -314,7 +314,7 @@ impl Inner {
 
     fn checkpoint_next(&self) -> Result<Option<Checkpoint>> {
         let mut known = self.checkpoints.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut core = self.lock();
+        let mut core = self.lock_to_decide(DECISION_LEN);
         core.usable()?;
         let covers = self.store.control().next_lsn().get().saturating_sub(1);
         let last = known.whole.last().map_or(0, |last| last.end.get());
@@ -324,7 +324,10 @@ impl Inner {
         let unchecked_bytes = std::mem::take(&mut core.unchecked_bytes);
         core.snapshot = Some(Snapshot::new(&core.state));
         let written = self.write(core, covers);
-        self.lock().snapshot = None;
+        {
+            let mut core = self.lock();
+            (core.snapshot, core.begun_bytes) = (None, 0);
+        }
         let whole = written.and_then(|(end, pending)| {
             let end_lsn = pending.lsns().last;
             self.settle(pending)?;
@@ -368,6 +371,7 @@ impl Inner {
     fn write<'a>(&'a self, mut core: Guard<'a>, covers: u64) -> Result<(CheckpointEnd, Pending)> {
         let begin = Body::CheckpointBegin(CheckpointBegin { covers, state_version: STATE_VERSION });
         let (pending, _) = self.hand_over(&mut core, vec![begin])?;
+        core.begun_bytes = core.state.checkpoint_bytes();
         let begin = pending.lsns().first;
         let mut stream = Stream::default();
         let snapshot = loop {
@@ -394,7 +398,8 @@ impl Inner {
         }
         self.write_parts(&mut stream, covers, true)?;
         let end = stream.end(covers, begin);
-        let (pending, _) = self.hand_over(&mut self.lock(), vec![Body::CheckpointEnd(end)])?;
+        let mut core = self.lock_to_decide(DECISION_LEN);
+        let (pending, _) = self.hand_over(&mut core, vec![Body::CheckpointEnd(end)])?;
         Ok((end, pending))
     }
 

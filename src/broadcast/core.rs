@@ -98,6 +98,8 @@ pub(crate) struct Core {
     pub(crate) checkpoint_due_bytes: u64,
     /// Bytes of the last checkpoint.
     pub(crate) stream_bytes: u64,
+    /// Bytes that a checkpoint was expected to take that is being written; else 0.
+    pub(crate) begun_bytes: u64,
     /// New work found no space: a checkpoint may make some.
     pub(crate) wants_space: bool,
     /// From when on a checkpoint may be tried for that, on the monotonic clock.
@@ -418,6 +420,7 @@ impl Core {
             unchecked_bytes: 0,
             checkpoint_due_bytes: u64::MAX,
             stream_bytes: 0,
+            begun_bytes: 0,
             wants_space: false,
             freeing_from: Duration::ZERO,
             failed: None,

@@ -1,10 +1,16 @@
 //! The lock of who decides, taken when control has room for what is decided.
 //!
-//! Records are handed over under the lock, and where control has to write or to roll first, that takes
-//! syncs. Whoever accepts, ends, acknowledges or sweeps waits for them before, so that nobody who only
-//! looks waits for a disk. What happens once for a job, a policy or a collection decides without.
+//! Records are handed over under the lock, and where control has to write or to roll first, that
+//! takes syncs. Whoever decides something of a broadcast, of a job or of a checkpoint waits for
+//! them before, so that nobody who only looks waits for a disk.
+//!
+//! These decide without, as they are rare and small: the vchannels and collections that are made or
+//! changed by themselves, the policy, an accepted window, a rebased clock, the term of a writer. So
+//! does everybody whose records are larger than he said, who found the room taken
+//! [`ROOM_TRIES`] times, or who ends work where there is no space for another segment: the reserve
+//! is taken under the lock.
 
-use super::core::{Guard, Inner};
+use super::core::{Core, Guard, Inner};
 
 /// More than the records of one decision add to what they carry, in bytes, where names have usual
 /// lengths.
@@ -14,9 +20,21 @@ pub(crate) const DECISION_LEN: usize = 4 << 10;
 const ROOM_TRIES: usize = 8;
 
 impl Inner {
-    /// Locks for a decision whose records come to about so many bytes. More are handed over all the
-    /// same, with a wait under the lock, and so is what ends work on a full disk.
+    /// Locks for a decision that ends work, whose records come to about so many bytes. More are
+    /// handed over all the same, with a wait under the lock.
     pub(crate) fn lock_to_decide(&self, bytes: usize) -> Guard<'_> {
+        self.lock_with_room(bytes, |_| None)
+    }
+
+    /// The same for one that takes work in: it starts no segment where a reserve has to be made
+    /// first.
+    pub(crate) fn lock_to_take_in(&self, bytes: usize) -> Guard<'_> {
+        // What it carries stands in the next checkpoint, too.
+        let carried = u64::try_from(bytes.saturating_sub(DECISION_LEN)).unwrap_or(u64::MAX);
+        self.lock_with_room(bytes, |core| Some(core.promised_bytes().saturating_add(carried)))
+    }
+
+    fn lock_with_room(&self, bytes: usize, new: impl Fn(&Core) -> Option<u64>) -> Guard<'_> {
         let (control, bytes) = (self.store.control(), u64::try_from(bytes).unwrap_or(u64::MAX));
         for _ in 0..ROOM_TRIES {
             let core = self.lock();
@@ -24,9 +42,10 @@ impl Inner {
             if control.has_room(bytes) {
                 return core;
             }
+            let promised = new(&core);
             drop(core);
             // Who decides meets the failure again, and says what it means.
-            if control.make_room(bytes).is_err() {
+            if control.make_room(bytes, promised).is_err() {
                 break;
             }
         }

@@ -1,17 +1,17 @@
 //! The records that end a task's way for now: Done, Park and Skip. Room is kept for each, with a
 //! short reason, so that all can be written on a full disk. A longer one is written where nobody
-//! else was promised that space, and no reason is longer than a record takes.
+//! else was promised that space, the next checkpoint least of all; and no reason is longer than a
+//! record takes.
 
 use oncelog_format::control::{Body, Done, Outcome as Ending, Park};
 use oncelog_format::limits::TEXT_LEN_MAX;
 use oncelog_format::message::BroadcastId;
 
-use super::core::{Core, Inner, Settled};
+use super::core::{Inner, Settled};
 use super::deciding::DECISION_LEN;
 use super::owed::REASON_BYTES_MAX;
 use super::worker::Next;
 use crate::error::{ErrorKind, Result};
-use crate::log::Pending;
 
 /// What stands before the reason of whoever skips a task.
 pub(super) const SKIPPED: &str = "skipped: ";
@@ -28,61 +28,82 @@ fn cut(reason: &str, len: usize) -> &str {
     reason.get(..reason.floor_char_boundary(len)).unwrap_or_default()
 }
 
-/// The task that a record ends or parks, with a reason for which no room is kept, and whether it ends
-/// it: a Skip does, with the Done behind it. One that is parked still owes all of its end.
-pub(super) fn beyond_room(body: &Body) -> Option<(BroadcastId, bool)> {
+/// A reason for which no room is kept.
+pub(super) struct BeyondRoom {
+    pub(super) id: BroadcastId,
+    /// Its record ends the task: a Skip does, with the Done behind it. One that is parked still
+    /// owes all of its end.
+    pub(super) ends: bool,
+    pub(super) reason_bytes: u64,
+}
+
+/// The reason in a record, where no room is kept for it.
+pub(super) fn beyond_room(body: &Body) -> Option<BeyondRoom> {
     let (id, reason, ends) = match body {
         Body::Done(Done { id, outcome: Ending::Failed(reason) }) => (*id, reason, true),
         Body::Park(park) => (park.id, &park.reason, false),
         Body::Skip(skip) => (skip.id, &skip.reason, true),
         _ => return None,
     };
-    (reason.len() > REASON_BYTES_MAX.saturating_add(SKIPPED.len())).then_some((id, ends))
+    let reason_bytes = u64::try_from(reason.len()).unwrap_or(u64::MAX);
+    let is_beyond = reason.len() > REASON_BYTES_MAX.saturating_add(SKIPPED.len());
+    is_beyond.then_some(BeyondRoom { id, ends, reason_bytes })
 }
 
 impl Inner {
-    /// Hands over records with a reason: as it is, or as short as room is kept for. Returns what was
-    /// handed over, when, and the reason.
-    pub(super) fn hand_over_reason(
+    /// Decides with a reason as it is; where there is no space for it, and none for a larger
+    /// reserve, with one as short as room is kept for. Nothing is locked.
+    ///
+    /// # Errors
+    ///
+    /// Those of `decide`.
+    pub(super) fn with_reason<T>(
         &self,
-        core: &mut Core,
         reason: &str,
-        bodies: impl Fn(&str) -> Vec<Body>,
-    ) -> Result<(Pending, u64, String)> {
+        mut decide: impl FnMut(&str) -> Result<T>,
+    ) -> Result<T> {
         let whole = fitting(reason);
-        let (handed, reason) = match self.hand_over(core, bodies(whole)) {
+        match self.with_room(|| decide(whole)) {
             Err(e) if e.kind() == ErrorKind::StoreFull && whole.len() > REASON_BYTES_MAX => {
-                let short = cut(whole, REASON_BYTES_MAX);
-                (self.hand_over(core, bodies(short)), short)
+                self.with_room(|| decide(cut(whole, REASON_BYTES_MAX)))
             }
-            handed => (handed, whole),
-        };
-        handed.map(|(pending, at_ms)| (pending, at_ms, reason.to_owned()))
+            decided => decided,
+        }
     }
 
-    /// Hands a Park over.
-    pub(super) fn park(&self, core: &mut Core, id: BroadcastId, reason: &str) -> Result<()> {
-        let park = |reason: &str| vec![Body::Park(Park { id, reason: reason.to_owned() })];
-        let (pending, at_ms, reason) = self.hand_over_reason(core, reason, park)?;
-        self.settle_later(core, pending, Settled::Parked(id, reason, at_ms));
-        Ok(())
+    /// Hands a Park over, of a task that a worker has: it lets go of it then.
+    pub(super) fn park(&self, id: BroadcastId, reason: &str) -> Result<()> {
+        self.with_reason(reason, |reason| {
+            let mut core = self.lock_to_decide(reason.len() + DECISION_LEN);
+            let park = Body::Park(Park { id, reason: reason.to_owned() });
+            self.hand_over_and_settle(&mut core, vec![park], |at_ms| {
+                Settled::Parked(id, reason.to_owned(), at_ms)
+            })?;
+            if let Some(run) = core.runs.get_mut(&id) {
+                (run.ending, run.busy, run.again) = (true, false, false);
+            }
+            Ok(())
+        })
     }
 
     /// Hands a Done over.
-    pub(super) fn end(&self, id: BroadcastId, ending: Ending) -> Result<Next> {
-        let mut core = self.lock_to_decide(DECISION_LEN);
-        let failed = if let Ending::Failed(reason) = &ending { Some(reason) } else { None };
-        let ended = |reason: &str| {
-            failed.map_or_else(|| ending.clone(), |_| Ending::Failed(reason.to_owned()))
-        };
-        let done = |reason: &str| vec![Body::Done(Done { id, outcome: ended(reason) })];
-        let reason = failed.map_or("", String::as_str);
-        let (pending, at_ms, reason) = self.hand_over_reason(&mut core, reason, done)?;
-        self.settle_later(&mut core, pending, Settled::Ended(id, ended(&reason), at_ms));
-        if let Some(run) = core.runs.get_mut(&id) {
-            run.ending = true;
-        }
-        Ok(Next::Leave)
+    pub(super) fn end(&self, id: BroadcastId, ending: &Ending) -> Result<Next> {
+        let reason = if let Ending::Failed(reason) = ending { reason.as_str() } else { "" };
+        self.with_reason(reason, |reason| {
+            let outcome = match ending {
+                Ending::Failed(_) => Ending::Failed(reason.to_owned()),
+                ending => ending.clone(),
+            };
+            let mut core = self.lock_to_decide(reason.len() + DECISION_LEN);
+            let done = Body::Done(Done { id, outcome: outcome.clone() });
+            self.hand_over_and_settle(&mut core, vec![done], |at_ms| {
+                Settled::Ended(id, outcome, at_ms)
+            })?;
+            if let Some(run) = core.runs.get_mut(&id) {
+                run.ending = true;
+            }
+            Ok(Next::Leave)
+        })
     }
 }
 
@@ -120,7 +141,8 @@ mod tests {
         }
     }
 
-    /// A Park was allowed the room of the task's own end, which it owes still.
+    /// A Park was allowed the room of the task's own end, which it owes still; and all of them that
+    /// of the checkpoint, in which the reason stands, too.
     #[test]
     fn a_long_reason_takes_the_room_of_the_end_that_it_is_written_with_alone() {
         let io = Arc::new(MemIo::new(Machine::new()));
@@ -149,10 +171,13 @@ mod tests {
                 Use::New(_) => panic!("it ends no work"),
             }
         };
+        let promised = core.promised_bytes();
+        assert!(promised > owed + core.state.checkpoint_bytes());
         // Two of a kind: half of it is its own.
-        assert_eq!(kept(&[done(&long)]), owed / 2);
-        assert_eq!(kept(&[skip(&long), done(&long)]), owed / 2);
-        assert_eq!(kept(&[park(&long)]), owed);
+        let (skipped, parked) = (60_000 + 9, 60_000);
+        assert_eq!(kept(&[done(&long)]), promised - owed / 2 + skipped);
+        assert_eq!(kept(&[skip(&long), done(&long)]), promised - owed / 2 + parked);
+        assert_eq!(kept(&[park(&long)]), promised + parked);
         for bodies in [vec![done(&short)], vec![skip(&short), done(&short)], vec![park(&short)]] {
             assert_eq!(kept(&bodies), 0);
         }

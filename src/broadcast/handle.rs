@@ -22,8 +22,8 @@ pub(super) struct Handle {
 }
 
 thread_local! {
-    /// The broadcasters, by their addresses, whose thread this is or which this thread closes: a type
-    /// of one may close another.
+    /// The broadcasters, by their addresses, whose thread this is or which this thread closes: a
+    /// type of one may close another.
     static INSIDE: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 

@@ -1,5 +1,6 @@
-//! What a broadcast holds from its acceptance on, so that it can be ended whatever becomes of the disk:
-//! its pchannels from where their ends were read, and room for its copies and for its records.
+//! What a broadcast holds from its acceptance on, so that it can be ended whatever becomes of the
+//! disk: its pchannels from where their ends were read, and room for its copies and for its
+//! records.
 //!
 //! A pchannel is let go once the acks of all its copies are durable, the rest with the end. A store
 //! that is opened holds the same for what it takes up.
@@ -36,15 +37,16 @@ pub(crate) struct Hold {
 }
 
 impl Inner {
-    /// Pins the pchannels of a broadcast where they end, and has them keep room for its copies, of so
-    /// many bytes by pchannel; where it starts a job, for those of the job's ending too. Those of an
-    /// ending were promised with its job, and nothing is asked for: nothing that the job holds keeps
-    /// it from ending.
+    /// Pins the pchannels of a broadcast where they end, and has them keep room for its copies, of
+    /// so many bytes by pchannel; where it starts a job, for those of the job's ending too. Those
+    /// of an ending were promised with its job, and nothing is asked for: nothing that the job
+    /// holds keeps it from ending.
     ///
     /// # Errors
     ///
-    /// `Limit` where no reserve holds them, `StoreFull` where they may not fit, or room is to be made
-    /// first; the errors of the channels. Behind any of them [`Inner::tell_owed`] is to be called.
+    /// `Limit` where no reserve holds them, `StoreFull` where they may not fit, or room is to be
+    /// made first; the errors of the channels. Behind any of them [`Inner::tell_owed`] is to be
+    /// called.
     pub(crate) fn hold_ends(
         &self,
         core: &Core,
@@ -177,7 +179,8 @@ impl Inner {
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Lets go of the pchannels of tasks whose acks have become durable while nobody waited for that.
+    /// Lets go of the pchannels of tasks whose acks have become durable while nobody waited for
+    /// that.
     pub(crate) fn let_go_of_durable(&self, core: &mut Core) {
         if core.acked.is_empty() {
             return;
@@ -215,8 +218,8 @@ fn tell_owed(store: &Store, core: &Core) {
 fn keep(channel: &dyn ChannelLog, pchannel: &str, (owed, bytes): (u64, u64)) -> Result<()> {
     if bytes > RESERVED_MAX {
         let what = format!(
-            "the copies on one pchannel are too large: expected at most {RESERVED_MAX} bytes, found \
-             {bytes}"
+            "the copies on one pchannel are too large: expected at most {RESERVED_MAX} bytes, \
+             found {bytes}"
         );
         return Err(Error::new(ErrorKind::Limit, what));
     }
@@ -233,7 +236,8 @@ fn keep(channel: &dyn ChannelLog, pchannel: &str, (owed, bytes): (u64, u64)) -> 
     Ok(())
 }
 
-/// Takes up what was not done: runs, locks, what they hold, and the order in which workers look at it.
+/// Takes up what was not done: runs, locks, what they hold, and the order in which workers look at
+/// it.
 ///
 /// # Errors
 ///

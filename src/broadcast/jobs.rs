@@ -19,6 +19,7 @@ use oncelog_format::message::{
 
 use super::copies;
 use super::core::{Core, Deadline, Inner};
+use super::deciding::DECISION_LEN;
 use super::ends;
 use super::kind::Role;
 use super::locks::{Claim, Holder};
@@ -29,6 +30,9 @@ use crate::channel::{ChannelLog, Outgoing, Position};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::Pending;
+
+/// Bytes of a file in a plan beside its path.
+const PLAN_FILE_LEN: usize = 80;
 
 /// Domain of the lock that each job has for itself.
 pub(super) const JOB_DOMAIN: &str = "_job";
@@ -158,7 +162,7 @@ impl Jobs {
     pub fn plan(&self, plan: JobPlan) -> Result<()> {
         let plan = Arc::new(plan);
         let (pending, _) = self.inner.with_room(|| {
-            let mut core = self.inner.lock();
+            let mut core = self.inner.lock_to_take_in(plan_len(&plan) + DECISION_LEN);
             core.usable()?;
             let job = attempt_of(&core, plan.job, plan.attempt)?;
             if job.plan.is_some() {
@@ -181,8 +185,9 @@ impl Jobs {
     /// Durable when this returns `Ok`; unknown after `Poisoned`.
     pub fn record(&self, mut state: JobState) -> Result<()> {
         state.reason.truncate(ends::fitting(&state.reason).len());
+        let len = state.reason.len() + state.detail.len();
         let (pending, _) = self.inner.with_room(|| {
-            let mut core = self.inner.lock();
+            let mut core = self.inner.lock_to_take_in(len + DECISION_LEN);
             core.usable()?;
             let job = running(&core, state.job)?;
             if job.attempt != state.attempt {
@@ -199,9 +204,9 @@ impl Jobs {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for another attempt or an unregistered type; `Limit` for a name of more than 64
-    /// bytes or a payload of more than 256, for which no room is kept; `Parked`, `StoreFull`, `Io`,
-    /// `OutcomeUnknown`, `InFlight`, `Poisoned`, `Closed`.
+    /// `InvalidInput` for another attempt or an unregistered type; `Limit` for a name of more than
+    /// 64 bytes or a payload of more than 256, for which no room is kept; `Parked`, `StoreFull`,
+    /// `Io`, `OutcomeUnknown`, `InFlight`, `Poisoned`, `Closed`.
     ///
     /// # Durability
     ///
@@ -254,7 +259,8 @@ impl Jobs {
             payload: payload.clone(),
         };
         let begun = self.inner.with_room(|| {
-            self.begin_ending(&mut self.inner.lock(), holder, (job, attempt), &ending)
+            let mut core = self.inner.lock_to_decide(DECISION_LEN);
+            self.begin_ending(&mut core, holder, (job, attempt), &ending)
         });
         let mut core = self.inner.lock();
         let (id, committed, mine) = match begun {
@@ -342,7 +348,7 @@ impl Jobs {
         };
         self.inner.ask(holder, claim, deadline)?;
         let begun = self.inner.with_room(|| {
-            let mut core = self.inner.lock();
+            let mut core = self.inner.lock_to_take_in(DECISION_LEN);
             let begun = self.begin_attempt(&mut core, job);
             if begun.is_ok() {
                 core.locks.transfer(holder, Holder::Job(job));
@@ -447,6 +453,13 @@ impl Jobs {
     pub fn now_ms(&self) -> u64 {
         self.inner.time().wall_ms()
     }
+}
+
+/// Bytes that a plan takes beside names of usual lengths, about.
+fn plan_len(plan: &JobPlan) -> usize {
+    let files = plan.files.iter().map(|file| file.path.len() + PLAN_FILE_LEN);
+    let names = plan.vchannels.iter().map(|name| name.len() + 16);
+    files.chain(names).sum::<usize>() + plan.detail.len()
 }
 
 fn unknown_job(job: BroadcastId) -> Error {

@@ -128,26 +128,26 @@ pub trait MessageType: fmt::Debug + Send + Sync + 'static {
     /// Brings about the effect, idempotent by the broadcast's identity: it may run again after a
     /// crash, a panic or a retry, also when its first run had succeeded.
     ///
-    /// It may submit other broadcasts. A resource that its own task holds is refused then, and while
-    /// its task holds any, one that is not free is `LockTimeout` at once: two callbacks that wait for
-    /// each other's would wait for ever. It runs on one of `worker_count` threads: one that waits
-    /// for another broadcast keeps it meanwhile, so it gives a deadline and answers
+    /// It may submit other broadcasts. A resource that its own task holds is refused then, and
+    /// while its task holds any, one that is not free is `LockTimeout` at once: two callbacks that
+    /// wait for each other's would wait for ever. It runs on one of `worker_count` threads: one
+    /// that waits for another broadcast keeps it meanwhile, so it gives a deadline and answers
     /// [`Verdict::Retry`] when that is over.
     fn apply(&self, task: &Task) -> Verdict;
 
     /// Tells that a job of this type is there to be driven: its Done is durable, or the store was
     /// opened, or an attempt was recorded. It must not block; drivers run on their own threads and
-    /// end when a call on [`Jobs`] answers `Closed`. One that gives its job up before the end says so
-    /// ([`Jobs::stopped`]), so that nobody waits for it. Where the store is opened, it is told before
-    /// [`Broadcaster::open`](super::Broadcaster::open) returns, and behind
+    /// end when a call on [`Jobs`] answers `Closed`. One that gives its job up before the end says
+    /// so ([`Jobs::stopped`]), so that nobody waits for it. Where the store is opened, it is told
+    /// before [`Broadcaster::open`](super::Broadcaster::open) returns, and behind
     /// [`Opening::wait`](super::Opening::wait).
     fn job_ready(&self, job: BroadcastId, jobs: &Jobs) {
         let _ = (job, jobs);
     }
 
-    /// Tells that the broadcaster closes: returns when the type's own threads have ended. It may close
-    /// the broadcaster itself, which does nothing then; a thread that it waits for may not, for that
-    /// would wait for this.
+    /// Tells that the broadcaster closes: returns when the type's own threads have ended. It may
+    /// close the broadcaster itself, which does nothing then; a thread that it waits for may not,
+    /// for that would wait for this.
     fn close(&self) {}
 }
 

@@ -1,5 +1,5 @@
-//! What a request has made with its acceptance: vchannels, and a collection. Their records are in the
-//! batch of the acceptance, so that a request which is refused makes nothing.
+//! What a request has made with its acceptance: vchannels, and a collection. Their records are in
+//! the batch of the acceptance, so that a request which is refused makes nothing.
 
 use std::ops::Deref;
 

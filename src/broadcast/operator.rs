@@ -4,15 +4,17 @@ use oncelog_format::control::{Ack, Body, Done, Outcome as Ending, Resume, Skip};
 use oncelog_format::message::BroadcastId;
 
 use super::core::{Copy, Core, Inner, Run};
+use super::deciding::DECISION_LEN;
 use super::ends::{SKIPPED, fitting};
 use super::refusal;
 use super::worker::unacked;
 use crate::error::{Error, ErrorKind, Result};
+use crate::log::Pending;
 
 impl Inner {
     /// Takes up a parked task again.
     pub(crate) fn resume(&self, id: BroadcastId, reason: &str) -> Result<()> {
-        let mut core = self.lock();
+        let mut core = self.lock_to_take_in(reason.len() + DECISION_LEN);
         check_parked(&core, id)?;
         let body = Body::Resume(Resume { id, reason: fitting(reason).to_owned() });
         let (pending, _) = self.hand_over(&mut core, vec![body])?;
@@ -41,7 +43,15 @@ impl Inner {
         for (pchannel, _) in unresolved {
             self.resolve(&pchannel)?;
         }
-        let mut core = self.lock();
+        let (pending, at_ms, ending) =
+            self.with_reason(reason, |reason| self.hand_over_skip(id, reason))?;
+        self.settle(pending)?;
+        self.ended(&mut self.lock(), id, ending, at_ms);
+        Ok(())
+    }
+
+    fn hand_over_skip(&self, id: BroadcastId, reason: &str) -> Result<(Pending, u64, Ending)> {
+        let mut core = self.lock_to_decide(2 * reason.len() + DECISION_LEN);
         check_parked(&core, id)?;
         let whole = core.runs.get(&id).is_some_and(Run::is_whole);
         #[cfg(planted)]
@@ -50,24 +60,17 @@ impl Inner {
             let message = format!("broadcast {id} has not a copy on every vchannel: resume it");
             return Err(Error::new(ErrorKind::InvalidInput, message));
         }
-        let ended = |reason: &str| Ending::Failed(format!("{SKIPPED}{reason}"));
+        let ending = Ending::Failed(format!("{SKIPPED}{reason}"));
         let positions = unacked(&core, id);
-        let batch = |reason: &str| {
-            let acks = (!positions.is_empty())
-                .then(|| Body::Ack(Ack { id, positions: positions.clone() }));
-            let skip = Skip { id, reason: reason.to_owned() };
-            let done = Done { id, outcome: ended(reason) };
-            acks.into_iter().chain([Body::Skip(skip), Body::Done(done)]).collect()
-        };
-        let (pending, at_ms, reason) = self.hand_over_reason(&mut core, reason, batch)?;
+        let acks = (!positions.is_empty()).then_some(Body::Ack(Ack { id, positions }));
+        let skip = Body::Skip(Skip { id, reason: reason.to_owned() });
+        let done = Body::Done(Done { id, outcome: ending.clone() });
+        let batch = acks.into_iter().chain([skip, done]).collect();
+        let (pending, at_ms) = self.hand_over(&mut core, batch)?;
         if let Some(run) = core.runs.get_mut(&id) {
             run.ending = true;
         }
-        drop(core);
-        self.settle(pending)?;
-        let mut core = self.lock();
-        self.ended(&mut core, id, ended(&reason), at_ms);
-        Ok(())
+        Ok((pending, at_ms, ending))
     }
 }
 

@@ -82,10 +82,12 @@ impl Options {
         self
     }
 
-    /// Sets the most bytes that unfinished work carries: tasks that are not done and jobs that are not
-    /// over, with payloads, properties and plans; 512 MiB by default, which is the most. New work
-    /// above that is refused with `StoreFull` until some of it is done: room is kept on the disk for
-    /// a checkpoint that holds all of it.
+    /// Sets the most bytes that unfinished work carries: tasks that are not done and jobs that are
+    /// not over, with payloads, properties and plans; 512 MiB by default, which is the most. New
+    /// work above that, a job that is tried again too, is refused with `StoreFull` until some of it
+    /// is done: room is kept on the disk for a checkpoint that holds all of it. A checkpoint also
+    /// holds the keys of the window, and jobs that are over until they are retired: where all of it
+    /// outgrows the largest reserve, 1 GiB, new work is refused as well.
     #[must_use]
     pub fn open_bytes_max(mut self, bytes: u64) -> Self {
         self.open_bytes_max = bytes.min(OPEN_BYTES_MAX);
@@ -93,8 +95,8 @@ impl Options {
     }
 
     /// Opens for one broadcast alone, for a program that does not know every type of the store: it
-    /// brings no other task any further, parks none, starts no driver and takes no new work. All that
-    /// stays for whoever opens the store next.
+    /// brings no other task any further, parks none, starts no driver and takes no new work. All
+    /// that stays for whoever opens the store next.
     #[must_use]
     pub fn only(mut self, id: BroadcastId) -> Self {
         self.only = Some(id);

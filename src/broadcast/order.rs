@@ -1,7 +1,7 @@
 //! Identities in the order of an instant: a sorted list in pieces, two words for each.
 //!
-//! Keys mostly come at one end and go at the other. A tree of the standard library is filled by half
-//! then, and half as large again as what it holds.
+//! Keys mostly come at one end and go at the other. A tree of the standard library is filled by
+//! half then, and half as large again as what it holds.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;

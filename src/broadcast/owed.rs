@@ -32,17 +32,18 @@ const FRAME_BYTES: u64 = 40;
 pub(super) const REASON_BYTES_MAX: usize = 256;
 
 /// Lengths of the type's name and of the payload of a job's ending for which room is kept.
-const TYPE_LEN: usize = 64;
-const PAYLOAD_LEN: usize = 256;
+pub(super) const TYPE_LEN: usize = 64;
+pub(super) const PAYLOAD_LEN: usize = 256;
 
 /// Most bytes that control keeps for what was accepted, and for a checkpoint: beside them the first
 /// record of a checkpoint, or a batch of what it makes smaller, fits into the largest reserve.
 const PROMISED_MAX: u64 = RESERVED_MAX - (1 << 20);
 
-/// Most bytes that unfinished work carries: tasks that are not done and jobs that are not over, with
-/// their payloads, properties and plans. A checkpoint holds them all, and is written on a full disk
-/// too: so they take no more than half of the largest reserve, and leave the rest to the keys of the
-/// window and to the records that end the work.
+/// Most bytes that unfinished work carries: tasks that are not done and jobs that are not over,
+/// with their payloads, properties and plans. A checkpoint holds them all, and is written on a full
+/// disk too: so they take no more than half of the largest reserve, and leave the rest to the keys
+/// of the window, to jobs that are over and to the records that end the work. Where these fill it,
+/// new work is refused.
 pub(crate) const OPEN_BYTES_MAX: u64 = 512 << 20;
 
 /// More than the frames and the ends of a checkpoint take, beside its entries.
@@ -59,10 +60,6 @@ fn ending_bytes(starts: &Accepted) -> u64 {
     let names: usize = starts.header.vchannels.iter().map(|name| name.len() + 16).sum();
     let own = names + starts.trace.as_ref().map_or(0, String::len) + 4 * PAYLOAD_LEN;
     control_bytes(starts).saturating_add(u64::try_from(own).unwrap_or(u64::MAX))
-}
-
-fn payload_bytes(accepted: &Accepted) -> u64 {
-    u64::try_from(accepted.payload.len()).unwrap_or(u64::MAX)
 }
 
 /// Room is kept for an ending from the acceptance of its job on, before anybody knows what it is.
@@ -216,7 +213,8 @@ impl Core {
     ///
     /// # Errors
     ///
-    /// `StoreFull` where unfinished work would carry more than [`OPEN_BYTES_MAX`].
+    /// `StoreFull` where unfinished work would carry more than [`OPEN_BYTES_MAX`], or all of
+    /// control more than a reserve holds; `Limit` where that would always be so.
     pub(crate) fn usage(&self, bodies: &[&Body], bytes: u64, open_max: u64) -> Result<Use> {
         let owed = self.owed.control;
         if let [Body::Accepted(ending)] = bodies
@@ -228,74 +226,113 @@ impl Core {
         }
         if !bodies.iter().all(|body| body.is_finishing()) {
             self.check_open_bytes(bodies, bytes, open_max)?;
-            let new = bodies.iter().filter_map(|body| match body {
-                Body::Accepted(accepted) if accepted.job == JobLink::Starts => {
-                    // Its tombstone stands beside the job's own copy of it.
-                    let beside = bytes.saturating_sub(payload_bytes(accepted));
-                    let ends = control_bytes(accepted).saturating_add(ending_bytes(accepted));
-                    Some(ends.saturating_add(beside))
-                }
-                Body::Accepted(accepted) => Some(control_bytes(accepted)),
-                Body::Attempt(attempt) => {
-                    self.state.job(attempt.job).map(|job| ending_bytes(&job.accepted))
-                }
-                _ => None,
-            });
-            #[cfg(planted)]
-            let bytes = if crate::planted::is_active(crate::planted::Bug::CheckpointUncounted) {
-                0
-            } else {
-                bytes
-            };
-            // What it brings stands in the next checkpoint too.
-            let held = owed.saturating_add(self.checkpoint_bytes()).saturating_add(bytes);
-            let new = new.fold(held, u64::saturating_add);
-            return Ok(Use::New(new.min(PROMISED_MAX)));
+            return self.usage_of_new(bodies, bytes);
         }
-        // A checkpoint frees space, and comes before what only makes it smaller.
-        let begins = |body: &&Body| matches!(body, Body::Dropped(_) | Body::CheckpointBegin(_));
-        Ok(if bodies.iter().any(begins) {
-            ending_use(owed, self.checkpoint_bytes())
+        let frames = FRAME_BYTES.saturating_mul(u64::try_from(bodies.len()).unwrap_or(u64::MAX));
+        let own = bytes.saturating_add(frames);
+        let drops = bodies.iter().filter(|body| matches!(body, Body::Dropped(_))).count();
+        Ok(if drops > 0 || matches!(bodies, [Body::CheckpointBegin(_)]) {
+            // A checkpoint frees space, and comes before what only makes it smaller. Its begin is a
+            // part of it, and what is dropped took more of it than the record does.
+            let filter = self.state.seen().bytes_ahead(drops);
+            let left = self.checkpoint_bytes().saturating_add(filter).saturating_sub(own);
+            ending_use(owed, left)
         } else if bodies.iter().any(|body| body.is_checkpoint()) {
             ending_use(owed, 0)
-        } else if let Some((id, ends)) = bodies.iter().find_map(|body| ends::beyond_room(body)) {
-            // It takes what nobody was promised but, where it ends, itself.
-            let run = self.runs.get(&id).filter(|_| ends);
+        } else if let Some(beyond) = bodies.iter().find_map(|body| ends::beyond_room(body)) {
+            // It takes what nobody was promised but, where it ends, itself; and so it does in the
+            // next checkpoint.
+            let run = self.runs.get(&beyond.id).filter(|_| beyond.ends);
             let own = run.map_or(0, |run| control_bytes(&run.accepted));
-            ending_use(owed.saturating_sub(own), 0)
+            let left = self.promised_bytes().saturating_sub(own);
+            ending_use(left, beyond.reason_bytes)
         } else {
             Use::Ending(0)
         })
     }
 
+    /// What a batch of new work is, with what it will owe, and what it brings to the next
+    /// checkpoint.
+    ///
+    /// # Errors
+    ///
+    /// `StoreFull` where no reserve holds it beside what was promised, `Limit` where none ever
+    /// does.
+    fn usage_of_new(&self, bodies: &[&Body], bytes: u64) -> Result<Use> {
+        let ends = bodies.iter().map(|body| match body {
+            Body::Accepted(accepted) if accepted.job == JobLink::Starts => {
+                control_bytes(accepted).saturating_add(ending_bytes(accepted))
+            }
+            Body::Accepted(accepted) => control_bytes(accepted),
+            Body::Attempt(attempt) => {
+                self.state.job(attempt.job).map_or(0, |job| ending_bytes(&job.accepted))
+            }
+            _ => 0,
+        });
+        let ends = ends.fold(0, u64::saturating_add);
+        let in_checkpoint = bodies.iter().map(|body| self.state.bytes_of(body));
+        let in_checkpoint = in_checkpoint.fold(0, u64::saturating_add).max(bytes);
+        let is_keyed = |body: &&&Body| matches!(body, Body::Accepted(x) if x.scope.is_some());
+        let keys = bodies.iter().filter(is_keyed).count();
+        #[cfg(planted)]
+        let in_checkpoint = if crate::planted::is_active(crate::planted::Bug::CheckpointUncounted) {
+            0
+        } else {
+            in_checkpoint
+        };
+        let added = ends.saturating_add(in_checkpoint);
+        let all = self.promised_with(keys).saturating_add(added);
+        if all <= PROMISED_MAX {
+            return Ok(Use::New(all));
+        }
+        let kind = if added > PROMISED_MAX { ErrorKind::Limit } else { ErrorKind::StoreFull };
+        let what = format!(
+            "a checkpoint and the ends of unfinished work come to more than a reserve holds: \
+             expected at most {PROMISED_MAX} bytes, found {all}"
+        );
+        Err(Error::new(kind, what))
+    }
+
     fn check_open_bytes(&self, bodies: &[&Body], bytes: u64, max: u64) -> Result<()> {
-        let brings_work = |body: &&Body| matches!(body, Body::Accepted(_) | Body::JobPlan(_));
-        let held = self.state.open_bytes();
-        if held.saturating_add(bytes) <= max || !bodies.iter().any(brings_work) {
+        let brought = bodies.iter().filter_map(|body| match body {
+            Body::Accepted(_) | Body::JobPlan(_) => Some(bytes),
+            // The job comes back with all that is known of it.
+            Body::Attempt(attempt) => Some(self.state.job_bytes(attempt.job)),
+            _ => None,
+        });
+        let (held, Some(bytes)) = (self.state.open_bytes(), brought.max()) else { return Ok(()) };
+        if held.saturating_add(bytes) <= max {
             return Ok(());
         }
         // Alone it would never fit.
         let kind = if bytes > max { ErrorKind::Limit } else { ErrorKind::StoreFull };
         let what = format!(
-            "unfinished work carries as much as room is kept for: expected at most {max} bytes, found \
-             {held} and {bytes} more"
+            "unfinished work carries as much as room is kept for: expected at most {max} bytes, \
+             found {held} and {bytes} more"
         );
         Err(Error::new(kind, what))
     }
 
-    /// Bytes that a checkpoint takes, about.
+    /// Bytes that a checkpoint takes, about, also one that is being written.
     pub(crate) fn checkpoint_bytes(&self) -> u64 {
-        let about = self.state.checkpoint_bytes().max(self.stream_bytes);
+        let about = self.state.checkpoint_bytes().max(self.begun_bytes);
         about.saturating_add(CHECKPOINT_BYTES)
     }
 
-    /// Bytes that control keeps for work that was accepted, and for one checkpoint.
+    /// Bytes that control keeps for work that was accepted, and for one checkpoint, when it was and
+    /// when all that is unfinished has gone on.
     pub(crate) fn promised_bytes(&self) -> u64 {
-        self.owed.control.saturating_add(self.checkpoint_bytes()).min(PROMISED_MAX)
+        self.promised_with(0).min(PROMISED_MAX)
     }
 
-    /// Counts what a run owes, from its acceptance on. What was kept for it, as the ending of a job,
-    /// is its own by then.
+    /// The same with so many more keys.
+    fn promised_with(&self, key_count: usize) -> u64 {
+        let parts = [self.checkpoint_bytes(), self.state.bytes_ahead(key_count)];
+        parts.into_iter().fold(self.owed.control, u64::saturating_add)
+    }
+
+    /// Counts what a run owes, from its acceptance on. What was kept for it, as the ending of a
+    /// job, is its own by then.
     pub(crate) fn owe(&mut self, id: BroadcastId) {
         let Some(run) = self.runs.get(&id) else { return };
         if let JobLink::Ends { job, .. } = run.accepted.job {
@@ -347,7 +384,7 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
-    use oncelog_format::control::{CheckpointBegin, DropCause, Dropped};
+    use oncelog_format::control::{Attempt, CheckpointBegin, Done, DropCause, Dropped, Outcome};
     use oncelog_format::message::AckMode;
 
     use super::super::policy::Policy;
@@ -378,10 +415,10 @@ mod tests {
     #[test]
     fn nothing_keeps_more_than_the_largest_reserve_holds() {
         let mut core = Core::new(State::default(), Policy::default());
-        (core.stream_bytes, core.owed.control) = (5 << 30, 3 << 30);
+        (core.begun_bytes, core.owed.control) = (5 << 30, 3 << 30);
         let dropped = Body::Dropped(Dropped { id: BroadcastId(1), cause: DropCause::Expired });
         let begin = Body::CheckpointBegin(CheckpointBegin { covers: 1, state_version: 1 });
-        for body in [dropped, begin, accepted(1_000)] {
+        for body in [dropped, begin] {
             let usage = core.usage(&[&body], 1_000, OPEN_BYTES_MAX).unwrap();
             // What it takes itself fits beside that.
             let fits = |bytes: u64| bytes + 1_000 <= RESERVED_MAX;
@@ -391,6 +428,40 @@ mod tests {
             );
         }
         assert!(core.promised_bytes() <= PROMISED_MAX);
+    }
+
+    /// It was taken in by a reserve that could not hold the next checkpoint.
+    #[test]
+    fn new_work_that_no_reserve_holds_is_refused() {
+        let mut core = Core::new(State::default(), Policy::default());
+        let usage = |core: &Core| core.usage(&[&accepted(1_000)], 1_000, OPEN_BYTES_MAX);
+        core.begun_bytes = PROMISED_MAX - (64 << 10);
+        assert!(matches!(usage(&core), Ok(Use::New(bytes)) if bytes <= PROMISED_MAX));
+        core.begun_bytes = PROMISED_MAX - CHECKPOINT_BYTES;
+        assert_eq!(usage(&core).unwrap_err().kind(), ErrorKind::StoreFull);
+    }
+
+    /// It was never asked whether there is room for a job that comes back, with its payload.
+    #[test]
+    fn a_job_that_is_tried_again_counts_as_the_work_that_it_brings() {
+        let link = |id: u64, job: JobLink| {
+            let Body::Accepted(body) = accepted(500) else { unreachable!() };
+            let header = BroadcastHeader { id: BroadcastId(id), ..body.header.clone() };
+            Body::Accepted(std::sync::Arc::new(Accepted { header, job, ..(*body).clone() }))
+        };
+        let job = BroadcastId(1);
+        let done = |id| Body::Done(Done { id: BroadcastId(id), outcome: Outcome::Done });
+        let abort = JobLink::Ends { job, attempt: 1, commit: false };
+        let mut core = Core::new(State::default(), Policy::default());
+        for body in [link(1, JobLink::Starts), done(1), link(2, abort), done(2)] {
+            core.state.apply(&ControlRecord { at_ms: 1, body });
+        }
+        assert_eq!((core.state.open_bytes(), core.state.job_bytes(job) > 500), (0, true));
+        let again = Body::Attempt(Attempt { job, attempt: 2 });
+        let usage = |core: &Core| core.usage(&[&again], 30, 1_000).map_err(|e| e.kind());
+        assert!(matches!(usage(&core), Ok(Use::New(_))));
+        core.state.apply(&ControlRecord { at_ms: 1, body: link(3, JobLink::None) });
+        assert_eq!(usage(&core), Err(ErrorKind::StoreFull));
     }
 
     /// A broadcast was accepted where the checkpoint that holds it had no room.

@@ -1,7 +1,7 @@
 //! The retention policy: one value, checked as a whole.
 //!
-//! A [`Policy`] is plain data until [`Policy::violations`] is empty; the broadcaster takes no other.
-//! Names and durations of a configuration are read by [`Policy::set`].
+//! A [`Policy`] is plain data until [`Policy::violations`] is empty; the broadcaster takes no
+//! other. Names and durations of a configuration are read by [`Policy::set`].
 
 use std::fmt;
 use std::time::Duration;
@@ -36,8 +36,8 @@ pub struct Policy {
     pub check_interval: Duration,
     /// What a full window does.
     pub window_full: WhenFull,
-    /// How long a task is tried without progress, over restarts too, before it is parked; each process
-    /// gives it a tenth of that.
+    /// How long a task is tried without progress, over restarts too, before it is parked; each
+    /// process gives it a tenth of that.
     pub retry_age_max: Duration,
     /// Keyed broadcasts an hour that the operator expects.
     pub broadcasts_per_hour_max: Option<u64>,

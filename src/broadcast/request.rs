@@ -76,8 +76,8 @@ impl Request {
         }
     }
 
-    /// Has the vchannels that do not exist made with the acceptance; a request that is refused makes
-    /// none.
+    /// Has the vchannels that do not exist made with the acceptance; a request that is refused
+    /// makes none.
     #[must_use]
     pub fn making_vchannels(mut self) -> Self {
         self.makes_vchannels = true;

@@ -196,7 +196,8 @@ fn load(reader: &mut Reader, end: CheckpointEnd, lsn: Lsn) -> Result<Option<Stat
     read(reader, Loading::whole(end), lsn).map(|(_, state)| state)
 }
 
-/// Reads a checkpoint that ends at `lsn`: whether it is whole, and its state where that is asked for.
+/// Reads a checkpoint that ends at `lsn`: whether it is whole, and its state where that is asked
+/// for.
 pub(crate) fn read(
     reader: &mut Reader,
     mut loading: Loading,

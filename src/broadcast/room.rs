@@ -1,17 +1,17 @@
 //! Room that is made before something is decided.
 //!
 //! What was accepted ends whatever becomes of the disk: its log keeps a reserve that holds it. A
-//! reserve is a file as large as all that, written and synced, which takes as long as the disk does.
-//! So these rules hold for everything in this crate that locks:
+//! reserve is a file as large as all that, written and synced, which takes as long as the disk
+//! does. So these rules hold for everything in this crate that locks:
 //!
-//! - Locks are taken in one order: the core, the pins of a channel, which log of it is open, the gate
-//!   of that log. Whoever stamps messages of a channel takes that lock before the last two, and never
-//!   under the core. No reserve is made under any of them.
-//! - Under the core it is looked whether the room is there, for all that is owed by then and for what
-//!   is to be decided, and nothing is made. Where it is not, nothing was decided: the error says what
-//!   is lacking ([`Lack`]), [`Inner::with_room`] makes that while nothing is locked, and the decision is
-//!   taken anew from its begin. What was looked at before may have changed, and others may have taken
-//!   the room: it is looked at again.
+//! - Locks are taken in one order: the core, the pins of a channel, which log of it is open, the
+//!   gate of that log. Whoever stamps messages of a channel takes that lock before the last two,
+//!   and never under the core. No reserve is made under any of them.
+//! - Under the core it is looked whether the room is there, for all that is owed by then and for
+//!   what is to be decided, and nothing is made. Where it is not, nothing was decided: the error
+//!   says what is lacking ([`Lack`]), [`Inner::with_room`] makes that while nothing is locked, and
+//!   the decision is taken anew from its begin. What was looked at before may have changed, and
+//!   others may have taken the room: it is looked at again.
 //! - What a channel is owed is said to it under the core alone, when it was looked at: somebody who
 //!   is late with less does not have others take what was promised since. Every way out behind that
 //!   says it again, to every channel.
@@ -59,7 +59,8 @@ pub(super) fn is_lack(e: &Error) -> bool {
 }
 
 impl Inner {
-    /// Decides, and makes room where that lacks it, while nothing is locked: then it is decided anew.
+    /// Decides, and makes room where that lacks it, while nothing is locked: then it is decided
+    /// anew.
     ///
     /// # Errors
     ///

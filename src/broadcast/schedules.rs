@@ -90,8 +90,7 @@ fn serve(broadcaster: &Broadcaster, ends: usize) {
         } else if let Some((_, id)) = core.due.pop_first() {
             drop(core);
             let stepped = inner.step(id);
-            core = inner.lock();
-            inner.after_step(&mut core, id, stepped);
+            core = inner.after_step(id, stepped);
         } else {
             core = inner.handed.wait(core).unwrap();
         }

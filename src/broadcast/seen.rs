@@ -123,10 +123,22 @@ impl Seen {
         filter.count = filter.count.saturating_add(1);
     }
 
-    fn begin_filter(&mut self) {
-        let capacity = self.filters.last().map_or(CAPACITY_FIRST, |filter| {
+    /// Bytes of the filter that begins when so many more keys are dropped; 0 where the last one
+    /// takes them. A filter that begins behind that one is smaller than what the keys between took.
+    pub(super) fn bytes_ahead(&self, key_count: usize) -> u64 {
+        let room = self.filters.last().map_or(0, |last| last.capacity.saturating_sub(last.count));
+        let takes_all = usize::try_from(room).is_ok_and(|room| key_count <= room);
+        if takes_all { 0 } else { u64::from(self.next_capacity()).saturating_mul(4) }
+    }
+
+    fn next_capacity(&self) -> u32 {
+        self.filters.last().map_or(CAPACITY_FIRST, |filter| {
             filter.capacity.saturating_mul(4).min(FILTER_KEY_COUNT_MAX)
-        });
+        })
+    }
+
+    fn begin_filter(&mut self) {
+        let capacity = self.next_capacity();
         let held: u64 = self.filters.iter().map(|filter| u64::from(filter.count)).sum();
         let mut spare = held.saturating_sub(FILTER_KEY_COUNT_MAX.into());
         let over = self.filters.iter().take_while(|filter| {
@@ -209,6 +221,21 @@ mod tests {
         let capacities: Vec<u32> = seen.filters().iter().map(|filter| filter.capacity).collect();
         assert_eq!(capacities, [1_024, 4_096, 16_384, 65_536]);
         assert_eq!(seen.forgotten_count(), 0);
+    }
+
+    /// Room for a checkpoint is kept for keys before they are dropped.
+    #[test]
+    fn the_filter_that_begins_was_counted_ahead() {
+        let mut seen = Seen::default();
+        let held = |seen: &Seen| -> u64 { seen.filters().iter().map(Filter::bytes).sum() };
+        assert_eq!(seen.bytes_ahead(0), 0);
+        for n in 0..6_000 {
+            let (before, ahead) = (held(&seen), seen.bytes_ahead(1));
+            seen.insert(&scope(n));
+            assert_eq!(held(&seen), before + ahead, "{n} keys");
+        }
+        assert_eq!(seen.bytes_ahead(10_000), 0);
+        assert_eq!(seen.bytes_ahead(20_000), 65_536 * 4);
     }
 
     #[test]

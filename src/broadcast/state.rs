@@ -141,11 +141,10 @@ impl State {
             self.window.enter(&scope.principal);
         }
         if let JobLink::Ends { job, attempt, commit } = accepted.job
-            && let Some(job) = self.attempt_of(job, attempt)
-            && job.end.is_none()
+            && self.jobs.get(&job).is_some_and(|job| job.attempt == attempt && job.end.is_none())
         {
             // The first ending that was accepted is the verdict.
-            job.end = Some((commit, id));
+            self.change_job(job, attempt, |job| job.end = Some((commit, id)));
         }
         self.starting += usize::from(accepted.job == JobLink::Starts);
         let acks = vec![None; accepted.header.vchannels.len()];
@@ -310,8 +309,8 @@ impl State {
         live.or_else(|| self.tombstones.task(id).map(Cow::Owned))
     }
 
-    /// What a tombstone answers a retry of this fingerprint with; `None` also where a whole task has to
-    /// say it.
+    /// What a tombstone answers a retry of this fingerprint with; `None` also where a whole task
+    /// has to say it.
     pub(crate) fn answer(&self, id: BroadcastId, print: &Fingerprint) -> Option<Answer> {
         self.tombstones.answer(id, print)
     }

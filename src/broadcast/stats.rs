@@ -167,7 +167,8 @@ impl State {
         counts
     }
 
-    /// Counts the jobs by the name of their phase, every phase, with the rows that they have recorded.
+    /// Counts the jobs by the name of their phase, every phase, with the rows that they have
+    /// recorded.
     #[must_use]
     pub fn job_counts(&self) -> BTreeMap<&'static str, JobStats> {
         use oncelog_format::control::JobPhase as Phase;

@@ -1,10 +1,10 @@
 //! Tombstones: done broadcasts with a key, kept in few bytes each, so that a window of a million
 //! keys is no burden.
 //!
-//! What many of them share (names, vchannels, the kind of promise) is kept once, as a shape; what is
-//! one's own is encoded, 64 identities to a page. It is memory alone, in no file and no checkpoint,
-//! and says nothing that a [`TaskState`] does not: one that does not fit is given back, and kept
-//! whole by the state.
+//! What many of them share (names, vchannels, the kind of promise) is kept once, as a shape; what
+//! is one's own is encoded, 64 identities to a page. It is memory alone, in no file and no
+//! checkpoint, and says nothing that a [`TaskState`] does not: one that does not fit is given back,
+//! and kept whole by the state.
 
 use oncelog_format::message::{BroadcastId, Fingerprint, Scope};
 

@@ -11,8 +11,8 @@ use oncelog_format::message::BroadcastId;
 use super::order::{At, Order};
 use super::policy::{Policy, WhenFull};
 
-/// What keys have in common that become free in the order in which they were done: how long they are
-/// kept, in milliseconds, and whether that was promised.
+/// What keys have in common that become free in the order in which they were done: how long they
+/// are kept, in milliseconds, and whether that was promised.
 pub(crate) type Class = (u64, bool);
 
 /// The keys of one principal.
@@ -214,10 +214,10 @@ impl Window {
         self.evicted_until_ms = evicted_until_ms;
     }
 
-    /// Returns for how long, in milliseconds, a key done at `now_ms` minus that is surely known: the
-    /// lifetime, or less where a key was evicted that would live. Then it is the age of the oldest
-    /// key that may be evicted next. A key with a promise says nothing of it, however old it is: it
-    /// was never in danger.
+    /// Returns for how long, in milliseconds, a key done at `now_ms` minus that is surely known:
+    /// the lifetime, or less where a key was evicted that would live. Then it is the age of the
+    /// oldest key that may be evicted next. A key with a promise says nothing of it, however old it
+    /// is: it was never in danger.
     #[must_use]
     pub fn effective_ms(&self, lifetime_ms: u64, now_ms: u64) -> u64 {
         if self.evicted_until_ms <= now_ms {

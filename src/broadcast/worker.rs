@@ -11,7 +11,7 @@ use std::time::Duration;
 use oncelog_format::control::{Ack, AckPosition, Body, JobLink, Outcome as Ending};
 use oncelog_format::message::{AckMode, BroadcastId};
 
-use super::core::{Copy, Core, Inner, Run, Settled};
+use super::core::{Copy, Core, Guard, Inner, Run, Settled};
 use super::deciding::DECISION_LEN;
 use super::holds::note_acks;
 use super::kind::{Task, Verdict};
@@ -84,17 +84,18 @@ impl Inner {
             run.busy = true;
             drop(core);
             let stepped = self.step(id);
-            core = self.lock();
-            self.after_step(&mut core, id, stepped);
+            core = self.after_step(id, stepped);
         }
     }
 
-    pub(crate) fn after_step(&self, core: &mut Core, id: BroadcastId, stepped: Result<Next>) {
+    /// Lets go of a task, whatever becomes of it.
+    pub(crate) fn after_step(&self, id: BroadcastId, stepped: Result<Next>) -> Guard<'_> {
         let now = self.monotonic();
+        let mut guard = self.lock();
+        let core = &mut *guard;
         let age = (now, core.policy.retry_age_max);
         let task = core.state.task(id);
-        let Some(run) = core.runs.get_mut(&id) else { return };
-        run.busy = false;
+        let Some(run) = core.runs.get_mut(&id) else { return guard };
         let again = std::mem::take(&mut run.again);
         let next = Self::note_try(run, stepped);
         let is_full = run.full.is_some();
@@ -126,23 +127,27 @@ impl Inner {
         if is_full {
             self.tell_halted(core);
         }
+        let mut after = after.or_else(|| again.then_some(Duration::ZERO));
         if let Next::Park(reason) = next {
-            match self.park(core, id, &reason) {
-                Ok(()) => {
-                    if let Some(run) = core.runs.get_mut(&id) {
-                        run.ending = true;
-                    }
-                    return;
-                }
-                // Not even that could be written: go on trying.
-                Err(e) => self.keep_told(core, Told::NotParked(id, e)),
-            }
-            self.schedule(core, id, after.unwrap_or(RETRY_MAX));
-        } else if let Some(after) = after {
-            self.schedule(core, id, after);
-        } else if again {
-            self.schedule(core, id, Duration::ZERO);
+            drop(guard);
+            // Nobody else takes the task while room is made.
+            let parked = self.park(id, &reason);
+            guard = self.lock();
+            let Err(e) = parked else { return guard };
+            // Not even that could be written: go on trying.
+            self.keep_told(&mut guard, Told::NotParked(id, e));
+            after = after.or(Some(RETRY_MAX));
         }
+        if let Some(run) = guard.runs.get_mut(&id) {
+            run.busy = false;
+            if std::mem::take(&mut run.again) {
+                after = Some(Duration::ZERO);
+            }
+        }
+        if let Some(after) = after {
+            self.schedule(&mut guard, id, after);
+        }
+        guard
     }
 
     /// Notes how a try ended, and tells who waits when there was no space for it.
@@ -202,8 +207,8 @@ impl Inner {
         };
         self.counts.called(&task.accepted.message_type, called.as_ref().ok());
         Ok(match called {
-            Ok(Verdict::Done) => self.end(id, Ending::Done)?,
-            Ok(Verdict::Fail(reason)) => self.end(id, Ending::Failed(reason))?,
+            Ok(Verdict::Done) => self.end(id, &Ending::Done)?,
+            Ok(Verdict::Fail(reason)) => self.end(id, &Ending::Failed(reason))?,
             Ok(Verdict::Retry(reason)) => Next::Retry(reason),
             Ok(Verdict::Park(reason)) => Next::Park(reason),
             Err(_panic) => Next::Retry("the callback panicked".to_owned()),

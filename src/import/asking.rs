@@ -1,5 +1,5 @@
-//! From the request of an import to its broadcast: the scope, and the collection, which is made with
-//! the acceptance where there is none.
+//! From the request of an import to its broadcast: the scope, and the collection, which is made
+//! with the acceptance where there is none.
 
 use std::sync::Arc;
 

@@ -342,8 +342,8 @@ struct Split {
 }
 
 impl Split {
-    /// Goes on with `bytes`, which begin `seen` bytes behind the start of the row: the offset of the
-    /// byte that ends the row, or `None`, or where the row is wrong.
+    /// Goes on with `bytes`, which begin `seen` bytes behind the start of the row: the offset of
+    /// the byte that ends the row, or `None`, or where the row is wrong.
     fn run(
         &mut self,
         bytes: &[u8],

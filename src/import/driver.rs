@@ -3,8 +3,8 @@
 //! The order of its steps is what makes a kill anywhere harmless:
 //!
 //! 1. every file is read once, nothing is appended;
-//! 2. the ends of the pchannels are read and pinned, then the plan is recorded: every message of the
-//!    attempt stands behind those ends;
+//! 2. the ends of the pchannels are read and pinned, then the plan is recorded: every message of
+//!   the attempt stands behind those ends;
 //! 3. each pchannel is read from there for the slices that stand already, and only then the missing
 //!    ones are appended, each as one batch a pchannel, so that it stands whole or not at all;
 //! 4. when all stand, the attempt is committed by a broadcast. A failure before that aborts it.
@@ -326,7 +326,8 @@ impl Driver<'_> {
     ) -> Result<()> {
         match self.record(phase, progress, rows, reason) {
             Err(e) if e.kind() == ErrorKind::StoreFull => {
-                tracing::warn!(job = self.id.0, reason, error = %e, "a job ends without a record of it");
+                let job = self.id.0;
+                tracing::warn!(job, reason, error = %e, "a job ends without a record of it");
                 Ok(())
             }
             recorded => recorded,

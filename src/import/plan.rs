@@ -44,8 +44,8 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Reads every file for the first time; text in columns of `expected` must spell values of their
-    /// types. `report` is told how many bytes were read.
+    /// Reads every file for the first time; text in columns of `expected` must spell values of
+    /// their types. `report` is told how many bytes were read.
     pub(crate) fn survey(
         request: &ImportRequest,
         primary_key: Option<&str>,

@@ -212,11 +212,29 @@ impl Gate {
             #[cfg(planted)]
             Use::New(_) if crate::planted::is_active(crate::planted::Bug::ReserveSpent) => None,
             Use::New(promised) => (!self.is_reserved(promised)).then_some(promised),
-            Use::Ending(_) if self.kept.spare.is_some() => None,
-            // The tail is all there is.
+            // What follows goes into the tail up to the first batch that does not fit there, and all
+            // else into the reserve: either holds it alone.
             Use::Ending(left) => {
                 let room = self.capacity.saturating_sub(self.end).saturating_sub(bytes);
-                (self.has_room(bytes) && room < left).then_some(left)
+                let is_left = room >= left || self.is_reserved(left);
+                (self.has_room(bytes) && !is_left).then_some(left)
+            }
+        }
+    }
+
+    /// The same where the tail is full, and there is no space for another segment: of how many bytes a
+    /// reserve may help that is made, or being made. What ends work and leaves nothing to others is
+    /// asked for none.
+    pub(crate) fn helpful_reserve(&self, bytes: u64, usage: Use) -> Option<u64> {
+        match usage.within() {
+            // It takes blocks, and gives those of a smaller one back when it has its name.
+            Use::New(promised) => self.kept.making.then_some(promised),
+            Use::Ending(0) => None,
+            // Smaller than a segment, it may find space where none does.
+            Use::Ending(left) => {
+                let all = bytes.saturating_add(left);
+                let helps = self.kept.is_wanted && all <= RESERVED_MAX && self.reserved() < all;
+                helps.then_some(all)
             }
         }
     }
@@ -303,7 +321,7 @@ impl Shared {
     }
 
     /// Starts a segment for a batch; what ends work gets the reserve where a first attempt, whose
-    /// refusal is noted, found no space.
+    /// refusal is noted, found no space. Behind one that was made meanwhile, anybody tries again.
     pub(crate) fn roll_for<'a>(
         &'a self,
         gate: Guard<'a>,
@@ -317,17 +335,17 @@ impl Shared {
             Some(_) if gate.kept.is_making() && !gate.may_use_reserve(bytes, usage) => {
                 return (self.wait(gate), Ok(()));
             }
+            Some(_) if matches!(usage, Use::New(_)) => Source::Spare,
             // Others may have taken it, or something of it, meanwhile.
             Some(e) if !gate.may_use_reserve(bytes, usage) => return (gate, Err(e)),
             Some(_) => Source::Reserve,
         };
+        let was_making = gate.kept.is_making();
         let (gate, rolled) = self.roll(gate, bytes, source);
+        let may_try_again = matches!(usage, Use::Ending(_)) || was_making || gate.kept.is_making();
+        let is_first = source == Source::Spare && may_try_again;
         let rolled = match rolled {
-            Err(e)
-                if source == Source::Spare
-                    && e.kind() == ErrorKind::StoreFull
-                    && matches!(usage, Use::Ending(_)) =>
-            {
+            Err(e) if is_first && e.kind() == ErrorKind::StoreFull => {
                 *full = Some(e);
                 Ok(())
             }
@@ -446,31 +464,4 @@ impl Log {
 }
 
 #[cfg(all(test, not(any(loom, shuttle))))]
-mod tests {
-    use std::sync::Arc;
-
-    use super::*;
-    use crate::io::fault::{CallKind, EIO, Fault as Injected, Which};
-    use crate::io::mem::MemIo;
-    use crate::log::{CreateMode, Options};
-
-    /// The failure was told to who asked for room alone: whoever changed a name of the directory at
-    /// that time took his own change for durable.
-    #[test]
-    fn a_sync_of_the_name_of_a_reserve_that_fails_is_final() {
-        let io = MemIo::default();
-        let options = Options::new().create(CreateMode::IfMissing).background(false);
-        let options = options.keep_reserve().io(Arc::new(io.clone()));
-        let (log, _) = Log::open("/log", &options).unwrap();
-        log.promise(1).unwrap();
-        io.arm(Which::Kind(CallKind::SyncDir), 1, 1, Injected::Error(EIO));
-        // More than the one that stands has room for.
-        assert_eq!(log.promise(2 << 20).unwrap_err().kind(), ErrorKind::Poisoned);
-        assert_eq!(io.struck(), 1);
-        assert_eq!(log.sync().unwrap_err().kind(), ErrorKind::Poisoned);
-        drop(log);
-        io.disarm();
-        let (log, _) = Log::open("/log", &options).unwrap();
-        log.promise(2 << 20).unwrap();
-    }
-}
+mod tests;

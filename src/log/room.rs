@@ -4,7 +4,7 @@
 use super::Log;
 use super::reserve::Use;
 use super::writer::{Gate, Shared};
-use crate::error::Result;
+use crate::error::{Error, ErrorKind, Result};
 
 impl Gate {
     /// Whether so many bytes go into the buffer without a wait or I/O. Of a reserve it says nothing.
@@ -14,15 +14,18 @@ impl Gate {
 }
 
 impl Shared {
-    fn make_room(&self, bytes: u64) -> Result<()> {
-        let mut gate = self.gate();
+    fn make_room(&self, bytes: u64, new: Option<u64>) -> Result<()> {
+        let (mut gate, mut full) = (self.gate(), None);
         loop {
             gate.check_open()?;
             if gate.rolling {
                 gate = self.wait(gate);
             } else if !gate.has_room(bytes) {
+                if let Some(promised) = new {
+                    self.check_new(&gate, bytes, Use::New(promised))?;
+                }
                 // A reserve is for who has something to end.
-                let (behind, rolled) = self.roll_for(gate, bytes, Use::New(0), &mut None);
+                let (behind, rolled) = self.roll_for(gate, bytes, Use::New(0), &mut full);
                 gate = behind;
                 rolled?;
             } else if !gate.may_buffer(bytes, self.buffer_bytes_max) {
@@ -31,6 +34,18 @@ impl Shared {
                 return Ok(());
             }
         }
+    }
+
+    /// No segment takes the space that a reserve is to be made of, and the tail of a log that takes
+    /// in nothing new stays as it is.
+    fn check_new(&self, gate: &Gate, bytes: u64, usage: Use) -> Result<()> {
+        if let Some(e) = self.beyond_limits(gate, usage) {
+            return Err(e);
+        }
+        if gate.missing_reserve(bytes, usage).is_some() {
+            return Err(Error::new(ErrorKind::StoreFull, "first a reserve is to be made"));
+        }
+        Ok(())
     }
 }
 
@@ -42,14 +57,46 @@ impl Log {
         shared.gate().takes_at_once(bytes.min(shared.batch_bytes_max), shared.buffer_bytes_max)
     }
 
-    /// Waits until that is so; starts a segment where the batch does not fit.
+    /// Waits until that is so; starts a segment where the batch does not fit. `new` says that it is
+    /// new work, and how many bytes were promised by then.
     ///
     /// # Errors
     ///
     /// Those of an append; where there is no space for a segment, `StoreFull`, also if what ends
-    /// work would find some.
-    pub(crate) fn make_room(&self, bytes: u64) -> Result<()> {
+    /// work would find some. For new work also, before a byte is written, where the reserve does not
+    /// hold what was promised: [`Log::promise`] comes first.
+    pub(crate) fn make_room(&self, bytes: u64, new: Option<u64>) -> Result<()> {
         let shared = &self.handle.shared;
-        shared.make_room(bytes.min(shared.batch_bytes_max))
+        shared.make_room(bytes.min(shared.batch_bytes_max), new)
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::io::mem::MemIo;
+    use crate::log::{CreateMode, Options};
+
+    /// A segment took the space that the reserve was to be made of, and then the work was refused for
+    /// want of one.
+    #[test]
+    fn new_work_starts_no_segment_before_there_is_a_reserve() {
+        let options = Options::new().create(CreateMode::IfMissing).background(false);
+        let options = options.segment_bytes_max(64 << 10).keep_reserve();
+        let options = options.io(Arc::new(MemIo::default()));
+        let (log, _) = Log::open("/log", &options).unwrap();
+        while log.has_room(5_000) {
+            log.append(&[7; 4_000]).unwrap();
+        }
+        // A reserve is there, which holds less.
+        let refused = log.make_room(5_000, Some(60_000)).unwrap_err();
+        assert_eq!((refused.kind(), log.stats().rolls), (ErrorKind::StoreFull, 0));
+        log.promise(60_000).unwrap();
+        log.make_room(5_000, Some(60_000)).unwrap();
+        assert!(log.has_room(5_000));
+        assert_eq!(log.stats().rolls, 1);
+        log.close().unwrap();
     }
 }

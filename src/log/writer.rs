@@ -353,6 +353,11 @@ impl Shared {
             } else if let Some(promised) = gate.missing_reserve(bytes, usage) {
                 return Ok(Entered::Lacks(gate, promised));
             } else if !gate.has_room(bytes) {
+                if full.is_some()
+                    && let Some(promised) = gate.helpful_reserve(bytes, usage)
+                {
+                    return Ok(Entered::Lacks(gate, promised));
+                }
                 let (behind, rolled) = self.roll_for(gate, bytes, usage, &mut full);
                 gate = behind;
                 rolled?;

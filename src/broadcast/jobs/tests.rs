@@ -27,8 +27,8 @@ impl MessageType for Kind {
     }
 }
 
-/// Whoever lost the race for the job's lock was told that it stayed locked, and whoever came a moment
-/// later that the ending is parked.
+/// Whoever lost the race for the job's lock was told that it stayed locked, and whoever came a
+/// moment later that the ending is parked.
 #[test]
 fn who_waits_for_the_lock_of_a_job_is_told_of_the_ending_that_has_it() {
     let io = Arc::new(MemIo::new(Machine::new()));

@@ -1,4 +1,5 @@
-//! Which jobs there are, which run, and which are over: a part of the state with indexes of its own.
+//! Which jobs there are, which run, and which are over: a part of the state with indexes of its
+//! own.
 
 use std::sync::Arc;
 

@@ -1,14 +1,19 @@
-//! What a state takes in a checkpoint, in bytes: a little more than its entries come to (SPEC 13.3).
+//! What a state takes in a checkpoint, in bytes: a little more than its entries come to (SPEC
+//! 13.3).
 //!
 //! It is counted as the state changes, so that whoever keeps room for a checkpoint need not encode
 //! one.
 
 use std::sync::Arc;
 
-use oncelog_format::control::{Accepted, Channel, Collection, JobPlan, Outcome, PchannelEnd};
+use oncelog_format::control::{
+    Accepted, Body, Channel, Collection, JobLink, JobPlan, JobState, Outcome, PchannelEnd,
+};
 use oncelog_format::message::BroadcastId;
 
 use super::{Job, State, TaskState};
+use crate::broadcast::ends::SKIPPED;
+use crate::broadcast::owed::{PAYLOAD_LEN, REASON_BYTES_MAX, TYPE_LEN};
 
 /// Bytes of an entry beside what is counted of it.
 const ENTRY_BYTES: u64 = 96;
@@ -22,6 +27,10 @@ const ELEMENT_BYTES: u64 = 8;
 /// Bytes of an ack.
 const ACK_BYTES: u64 = 24;
 
+/// Bytes of a reason for which room is kept, with what may stand before it.
+#[expect(clippy::as_conversions, reason = "a sum of two small constants")]
+const REASON_BYTES: u64 = (REASON_BYTES_MAX + SKIPPED.len()) as u64;
+
 /// Bytes that were counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Size {
@@ -29,16 +38,33 @@ pub(super) struct Size {
     pub(super) all: u64,
     /// Of the tasks that are not done, and the jobs that are not over.
     pub(super) open: u64,
+    /// What these come to beside that, at most, until they end.
+    pub(super) ahead: u64,
+}
+
+/// What an entry comes to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Counted {
+    bytes: u64,
+    is_open: bool,
+    ahead: u64,
+}
+
+impl Counted {
+    const fn of(bytes: u64) -> Self {
+        Self { bytes, is_open: false, ahead: 0 }
+    }
 }
 
 impl Size {
-    fn change(&mut self, is_added: bool, (bytes, is_open): (u64, bool)) {
-        let count = |sum: u64, bytes: u64| {
-            if is_added { sum.saturating_add(bytes) } else { sum.saturating_sub(bytes) }
+    fn change(&mut self, is_added: bool, counted: Counted) {
+        let count = |sum: &mut u64, bytes: u64| {
+            *sum = if is_added { sum.saturating_add(bytes) } else { sum.saturating_sub(bytes) };
         };
-        self.all = count(self.all, bytes);
-        if is_open {
-            self.open = count(self.open, bytes);
+        count(&mut self.all, counted.bytes);
+        count(&mut self.ahead, counted.ahead);
+        if counted.is_open {
+            count(&mut self.open, counted.bytes);
         }
     }
 }
@@ -92,24 +118,56 @@ fn plan_bytes(plan: &JobPlan) -> u64 {
     parts.into_iter().fold(files.saturating_add(ENTRY_BYTES), u64::saturating_add)
 }
 
-pub(super) fn task_bytes(task: &TaskState) -> (u64, bool) {
+fn acks_bytes(accepted: &Accepted) -> u64 {
+    len(accepted.header.vchannels.len()).saturating_mul(ACK_BYTES)
+}
+
+/// Of the task that is to end a job, at most.
+fn ending_bytes(starts: &Accepted) -> u64 {
+    let trace = starts.trace.as_ref().map_or(0, |trace| len(trace.len()));
+    let fixed = len(TYPE_LEN + PAYLOAD_LEN).saturating_add(2 * ENTRY_BYTES + REASON_BYTES);
+    let lists = texts(starts.header.vchannels.iter()).saturating_add(acks_bytes(starts));
+    // Its ends may be of as many pchannels as it has vchannels, of names as long as the known ones.
+    let parts = [fixed, lists, ends(&starts.ends), trace];
+    parts.into_iter().fold(0, u64::saturating_add)
+}
+
+/// What an acceptance comes to, beside what it is counted as at once: a reason, a job and its end.
+fn ahead_bytes(accepted: &Accepted) -> u64 {
+    if accepted.job != JobLink::Starts {
+        return REASON_BYTES;
+    }
+    // The job has the whole acceptance, and a tombstone stands beside it.
+    let job = ending_bytes(accepted).saturating_add(ENTRY_BYTES);
+    job.saturating_add(tombstone_bytes(accepted)).saturating_add(REASON_BYTES)
+}
+
+pub(super) fn task_bytes(task: &TaskState) -> Counted {
     let reason = match (&task.parked, &task.done) {
         (Some((reason, _)), _) => len(reason.len()),
         (_, Some((Outcome::Failed(reason), _))) => len(reason.len()),
         _ => 0,
     };
     let acks = len(task.acks.len()).saturating_mul(ACK_BYTES);
-    let own = acks.saturating_add(reason).saturating_add(accepted_bytes(&task.accepted));
-    (own, task.done.is_none())
+    let bytes = acks.saturating_add(reason).saturating_add(accepted_bytes(&task.accepted));
+    let is_open = task.done.is_none();
+    // A reason takes the place of the one before.
+    let ahead = ahead_bytes(&task.accepted).saturating_sub(reason.min(REASON_BYTES));
+    Counted { bytes, is_open, ahead: if is_open { ahead } else { 0 } }
 }
 
-pub(super) fn job_bytes(job: &Job) -> (u64, bool) {
+fn state_bytes(state: &JobState) -> u64 {
+    len(state.reason.len() + state.detail.len()).saturating_add(ENTRY_BYTES)
+}
+
+pub(super) fn job_bytes(job: &Job) -> Counted {
     let plan = job.plan.as_ref().map_or(0, |plan| plan_bytes(plan));
-    let state = job.state.as_ref().map_or(0, |state| {
-        len(state.reason.len() + state.detail.len()).saturating_add(ENTRY_BYTES)
-    });
+    let state = job.state.as_ref().map_or(0, state_bytes);
     let own = accepted_bytes(&job.accepted).saturating_add(ENTRY_BYTES);
-    (own.saturating_add(plan).saturating_add(state), job.over.is_none())
+    let is_open = job.over.is_none();
+    let ends = is_open && job.end.is_none();
+    let ahead = if ends { ending_bytes(&job.accepted) } else { 0 };
+    Counted { bytes: own.saturating_add(plan).saturating_add(state), is_open, ahead }
 }
 
 fn collection_bytes(collection: &Collection) -> u64 {
@@ -156,25 +214,25 @@ impl State {
     }
 
     pub(super) fn take_collection(&mut self, collection: Arc<Collection>) {
-        self.count((collection_bytes(&collection), false));
+        self.count(Counted::of(collection_bytes(&collection)));
         if let Some(before) = self.collections.insert(collection.id, collection) {
-            self.discount((collection_bytes(&before), false));
+            self.discount(Counted::of(collection_bytes(&before)));
         }
     }
 
     pub(super) fn take_channel(&mut self, channel: &Channel) {
-        self.count((channel_bytes(&channel.vchannel, &channel.pchannel), false));
+        self.count(Counted::of(channel_bytes(&channel.vchannel, &channel.pchannel)));
         let (vchannel, pchannel) = (channel.vchannel.clone(), channel.pchannel.clone());
         if let Some(before) = self.channels.insert(vchannel, pchannel) {
-            self.discount((channel_bytes(&channel.vchannel, &before), false));
+            self.discount(Counted::of(channel_bytes(&channel.vchannel, &before)));
         }
     }
 
-    pub(super) fn count(&mut self, counted: (u64, bool)) {
+    pub(super) fn count(&mut self, counted: Counted) {
         self.size.change(true, counted);
     }
 
-    pub(super) fn discount(&mut self, counted: (u64, bool)) {
+    pub(super) fn discount(&mut self, counted: Counted) {
         self.size.change(false, counted);
     }
 
@@ -183,6 +241,34 @@ impl State {
         let filters = self.seen.filters().iter();
         let filters = filters.map(|filter| filter.bytes().saturating_add(ENTRY_BYTES));
         filters.fold(self.size.all.saturating_add(FACTS_BYTES), u64::saturating_add)
+    }
+
+    /// Bytes that the next one may take beside that once what is unfinished has gone on, and its
+    /// keys and so many others were dropped.
+    pub(crate) fn bytes_ahead(&self, key_count: usize) -> u64 {
+        let keys = self.window.held_count().saturating_add(key_count);
+        self.size.ahead.saturating_add(self.seen.bytes_ahead(keys))
+    }
+
+    /// Bytes that a record adds to what a checkpoint takes, and to what it may take, about.
+    pub(crate) fn bytes_of(&self, body: &Body) -> u64 {
+        match body {
+            Body::Accepted(x) => {
+                let parts = [accepted_bytes(x), acks_bytes(x), ahead_bytes(x)];
+                parts.into_iter().fold(0, u64::saturating_add)
+            }
+            Body::Attempt(x) => self.jobs.get(&x.job).map_or(0, |job| ending_bytes(&job.accepted)),
+            Body::JobPlan(x) => plan_bytes(x),
+            Body::JobState(x) => state_bytes(x),
+            Body::Collection(x) => collection_bytes(x),
+            Body::Channel(x) => channel_bytes(&x.vchannel, &x.pchannel),
+            _ => 0,
+        }
+    }
+
+    /// Bytes of what is known of a job.
+    pub(crate) fn job_bytes(&self, job: BroadcastId) -> u64 {
+        self.jobs.get(&job).map_or(0, |job| job_bytes(job).bytes)
     }
 
     /// Bytes of them that are those of unfinished work: tasks that are not done, jobs that are not
@@ -199,9 +285,9 @@ impl State {
         let tombstones = self.tombstones.ids().filter_map(|id| self.tombstones.task(id));
         tombstones.for_each(|task| size.change(true, task_bytes(&task)));
         self.jobs.values().for_each(|job| size.change(true, job_bytes(job)));
-        self.collections.values().for_each(|x| size.change(true, (collection_bytes(x), false)));
+        self.collections.values().for_each(|x| size.change(true, Counted::of(collection_bytes(x))));
         for (vchannel, pchannel) in &self.channels {
-            size.change(true, (channel_bytes(vchannel, pchannel), false));
+            size.change(true, Counted::of(channel_bytes(vchannel, pchannel)));
         }
         size
     }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 /// Numbers of a page, one bit each.
 const PAGE_COUNT: u64 = 64;
-/// By how much a page grows, in bytes: pages fill from one end to the other, and a doubled one would
-/// stand half empty.
+/// By how much a page grows, in bytes: pages fill from one end to the other, and a doubled one
+/// would stand half empty.
 const GROW_LEN: usize = 512;
 
 /// Records by number.

@@ -145,7 +145,7 @@ fn a_full_disk_stops_an_import_and_space_lets_it_go_on() {
     for blocks in (0..4000).step_by(97) {
         let io = MemIo::new(Machine::new());
         io.set_free_blocks(Some(blocks));
-        let Err(error) = import_on(&io, &file, Some(Duration::from_millis(500))) else { break };
+        let Err(error) = import_on(&io, &file, Some(Duration::from_secs(60))) else { break };
         refusals += 1;
         assert!(
             matches!(error.kind(), ErrorKind::StoreFull | ErrorKind::Io),

@@ -39,8 +39,8 @@ fn fill(jobs: &Jobs, job: BroadcastId) {
     }
 }
 
-/// The record that the job failed was refused, and so its end was not asked for, for which there was
-/// room: it kept its locks, its slot, and the space that its end would have freed.
+/// The record that the job failed was refused, and so its end was not asked for, for which there
+/// was room: it kept its locks, its slot, and the space that its end would have freed.
 #[test]
 fn a_job_is_cancelled_on_a_full_disk() {
     let dir = tempfile::tempdir().unwrap();

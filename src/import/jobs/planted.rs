@@ -1,6 +1,7 @@
 //! Each planted bug of imports must break a test of theirs.
 //!
-//! Run by `scripts/proof-import`; a bug is planted for all threads, so that nothing else runs beside it.
+//! Run by `scripts/proof-import`; a bug is planted for all threads, so that nothing else runs
+//! beside it.
 
 use std::panic::catch_unwind;
 

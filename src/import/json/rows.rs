@@ -255,8 +255,8 @@ struct Scan {
 }
 
 impl Scan {
-    /// Goes on with `bytes`: the count up to the end of the object, or `None`, or where it is nested
-    /// too deep.
+    /// Goes on with `bytes`: the count up to the end of the object, or `None`, or where it is
+    /// nested too deep.
     fn run(&mut self, bytes: &[u8]) -> std::result::Result<Option<usize>, usize> {
         for (at, byte) in bytes.iter().enumerate() {
             if self.quoted {

@@ -1,4 +1,5 @@
-//! The members of one row: a strict JSON object (RFC 8259), its values told apart, nested ones kept.
+//! The members of one row: a strict JSON object (RFC 8259), its values told apart, nested ones
+//! kept.
 //!
 //! Numbers are exact or refused: an integer is an i64, else a u64, else an error; anything with a
 //! fraction or an exponent is the nearest f64, an error when that is infinite. No input makes this

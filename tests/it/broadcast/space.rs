@@ -214,6 +214,21 @@ fn accepted_until_full(desk: &Desk) -> Vec<BroadcastId> {
     accepted
 }
 
+/// Accepts a few, and leaves no room in the tail of control: the next record that ends work takes the
+/// reserve.
+fn accepted_and_full(desk: &Desk) -> Vec<BroadcastId> {
+    let accept = |n: usize| accept_this(desk, &request(&n.to_string(), "p")).unwrap();
+    let accepted = (0..10).map(accept).collect();
+    desk.io.set_free_blocks(Some(0));
+    // Of no state: nothing more is promised by it.
+    for len in [500, 0] {
+        let reason = "w".repeat(len);
+        let full = (0..1_000).find_map(|_| desk.broadcaster.accept_window(&reason).err());
+        assert_eq!(full.unwrap().kind(), ErrorKind::StoreFull);
+    }
+    accepted
+}
+
 /// A reason of 60 KB took the space that the endings of fifty others had been promised.
 #[test]
 fn a_long_reason_takes_nothing_that_others_were_promised() {
@@ -233,6 +248,100 @@ fn a_long_reason_takes_nothing_that_others_were_promised() {
         assert!(matches!(answer.outcome, Outcome::Failed { .. }), "{answer:?}");
     }
     assert_eq!(desk.script.calls(), accepted.len() as u64, "each callback once");
+}
+
+/// Long reasons stand in the next checkpoint. They took the room of it, on a full disk and before, and
+/// control could never be trimmed again.
+#[test]
+fn long_reasons_leave_room_for_a_checkpoint() {
+    for (is_full, parks) in [(true, false), (true, true), (false, false), (false, true)] {
+        let what = format!("full: {is_full}, parks: {parks}");
+        let desk = desk();
+        let accepted = accepted_and_full(&desk);
+        if !is_full {
+            desk.io.set_free_blocks(None);
+        }
+        for (key, id) in accepted.iter().enumerate() {
+            let reason = "l".repeat(if is_full { 2_000 } else { 60_000 });
+            desk.script.next(if parks { Verdict::Park(reason) } else { Verdict::Fail(reason) });
+            acknowledge(&desk, *id, &what);
+            drop(desk.broadcaster.submit(&request(&key.to_string(), "p"), None));
+        }
+        desk.io.set_free_blocks(Some(0));
+        let written = desk.broadcaster.checkpoint();
+        assert!(written.is_ok(), "{what}, {} reasons: {written:?}", accepted.len());
+    }
+}
+
+/// With the reserve in use, and space for another one, they were cut for good.
+#[test]
+fn a_long_reason_is_whole_where_a_reserve_can_be_made_for_it() {
+    let desk = desk();
+    let accepted = accepted_and_full(&desk);
+    // The reserve becomes the tail.
+    acknowledge(&desk, accepted[0], "the first one");
+    desk.broadcaster.submit(&request("0", "p"), None).unwrap();
+    desk.io.set_free_blocks(None);
+    let long = "l".repeat(44_000);
+    desk.script.next(Verdict::Fail(long.clone()));
+    acknowledge(&desk, accepted[1], "the second one");
+    let answer = desk.broadcaster.submit(&request("1", "p"), None).unwrap();
+    assert_eq!(answer.outcome, Outcome::Failed { reason: long.clone() });
+    desk.script.next(Verdict::Park(long.clone()));
+    acknowledge(&desk, accepted[2], "the third one");
+    let parked = desk.broadcaster.submit(&request("2", "p"), None).unwrap_err();
+    assert!(parked.to_string().contains(&long), "{} of it", parked.to_string().len());
+    desk.broadcaster.skip(accepted[2], &long).unwrap();
+    let answer = desk.broadcaster.submit(&request("2", "p"), None).unwrap();
+    assert_eq!(answer.outcome, Outcome::Failed { reason: format!("skipped: {long}") });
+}
+
+#[test]
+fn the_sweep_of_a_full_disk_leaves_room_for_the_checkpoint_behind_it() {
+    for free in [0, 5, 16, 33] {
+        let what = format!("{free} free blocks");
+        let desk = desk();
+        let ids: Vec<_> = (0..60).map(|n| accept(&desk, &format!("before {n}")).unwrap()).collect();
+        ids.iter().for_each(|id| acknowledge(&desk, *id, &what));
+        for n in 0..60 {
+            desk.broadcaster.submit(&asked(&format!("before {n}")), None).unwrap();
+        }
+        desk.broadcaster.checkpoint().unwrap();
+        desk.io.set_free_blocks(Some(free));
+        let refused = (0..1_000).find_map(|n| accept(&desk, &n.to_string()).err()).unwrap();
+        assert_eq!(refused.kind(), ErrorKind::StoreFull, "{what}: {refused}");
+        desk.io.set_free_blocks(Some(0));
+        desk.hands.pass(2 * DAY_MS);
+        let forgotten = || desk.broadcaster.read(|state, _| state.window().expired_count());
+        wait(&what, || {
+            desk.hands.pass(6 * 60 * 1000);
+            drop(desk.broadcaster.refresh(desk.broadcaster.policy()));
+            drop(desk.broadcaster.checkpoint());
+            forgotten() >= 60
+        });
+        desk.broadcaster.checkpoint().unwrap_or_else(|e| panic!("{what}: {e}"));
+    }
+}
+
+/// Control rolled for it before it was known that there is no room for its end: the segment took the
+/// space that a reserve would have been made of.
+#[test]
+fn work_that_is_refused_for_want_of_a_reserve_takes_no_segment() {
+    let desk = desk();
+    accept(&desk, "k").unwrap();
+    let segments = || {
+        let io = Arc::new(MemIo::new(desk.io.machine()));
+        LogView::open(format!("{DIR}/control"), io).unwrap().segments().len()
+    };
+    let before = segments();
+    // Enough for a segment of the least size, and not for a reserve that is larger.
+    desk.io.set_free_blocks(Some(20));
+    let mut large = request("large", "p");
+    large.payload = vec![7; 48_000];
+    let refused = accept_this(&desk, &large).unwrap_err();
+    assert_eq!((refused.kind(), segments()), (ErrorKind::StoreFull, before), "{refused}");
+    desk.io.set_free_blocks(None);
+    accept_this(&desk, &large).unwrap();
 }
 
 #[test]

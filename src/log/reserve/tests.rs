@@ -1,0 +1,107 @@
+use std::sync::Arc;
+
+use super::*;
+use crate::io::fault::{CallKind, EIO, Fault as Injected, Which};
+use crate::io::mem::MemIo;
+use crate::log::{CreateMode, Options, RecordKind};
+
+/// Bytes of frames that a reserve of the least size takes.
+const RESERVED: u64 = (64 << 10) - FRAMES_OFFSET;
+
+/// A log whose segments and reserves are of the least size.
+fn small(io: &MemIo) -> Options {
+    let options = Options::new().create(CreateMode::IfMissing).background(false);
+    let options = options.segment_bytes_max(64 << 10).keep_reserve();
+    options.io(Arc::new(io.clone()))
+}
+
+fn hand_over(log: &Log, len: usize, usage: Use) -> Result<Taken> {
+    let record = vec![7; len];
+    log.enqueue_kept(Batch { kind: RecordKind::CONTROL, records: &[&record] }, usage)
+}
+
+/// Leaves room for less than a thousand bytes in the tail, and none on the disk.
+fn fill_up(log: &Log, io: &MemIo) {
+    assert!(log.promise(1).is_ok());
+    while log.has_room(1_100) {
+        assert!(matches!(hand_over(log, 500, Use::New(1)), Ok(Taken::In(_))));
+    }
+    io.set_free_blocks(Some(0));
+}
+
+/// A checkpoint was begun that nothing had room for but its first record, and its begin took the
+/// reserve that would have held the next one.
+#[test]
+fn what_leaves_room_to_others_goes_where_one_place_has_all_of_it() {
+    let io = MemIo::default();
+    let (log, _) = Log::open("/log", &small(&io)).unwrap();
+    log.promise(1).unwrap();
+    #[track_caller]
+    fn check(log: &Log, left: u64, lacks: bool) {
+        let taken = hand_over(log, 100, Use::Ending(left)).unwrap();
+        assert_eq!(matches!(taken, Taken::Lacks(bytes) if bytes == left), lacks, "{taken:?}");
+    }
+    check(&log, 0, false);
+    check(&log, RESERVED, false);
+    // Beside the tail it has room for that, but not in one piece.
+    check(&log, RESERVED + 1, true);
+    log.promise(RESERVED + 1).unwrap();
+    check(&log, RESERVED + 1, false);
+}
+
+/// It was refused although a reserve that is smaller than a segment could have been made.
+#[test]
+fn without_space_for_a_segment_what_leaves_room_to_others_asks_for_a_reserve() {
+    let io = MemIo::default();
+    let (log, _) = Log::open("/log", &small(&io)).unwrap();
+    fill_up(&log, &io);
+    let taken = hand_over(&log, 2_000, Use::Ending(RESERVED)).unwrap();
+    assert!(matches!(taken, Taken::Lacks(bytes) if bytes > RESERVED + 2_000), "{taken:?}");
+    assert!(matches!(hand_over(&log, 2_000, Use::Ending(0)), Ok(Taken::In(_))));
+}
+
+/// It was refused for want of blocks that came free a moment later.
+#[test]
+fn new_work_waits_for_a_reserve_that_is_being_made_where_a_segment_finds_no_space() {
+    let io = MemIo::default();
+    let (log, _) = Log::open("/log", &small(&io)).unwrap();
+    fill_up(&log, &io);
+    let shared = &*log.handle.shared;
+    shared.gate().kept.making = true;
+    // Who holds a lock is told to wait without it.
+    let taken = hand_over(&log, 2_000, Use::New(1));
+    assert!(matches!(taken, Ok(Taken::Lacks(1))), "{taken:?}");
+    let records: &[&[u8]] = &[&[7; 2_000]];
+    let batch = Batch { kind: RecordKind::CONTROL, records };
+    std::thread::scope(|scope| {
+        let room = scope.spawn(|| log.make_room(2_000, Some(1)));
+        let append = scope.spawn(move || shared.enqueue_as(batch, true, Use::New(1)));
+        while shared.gate().waiting < 2 && !room.is_finished() && !append.is_finished() {
+            std::thread::yield_now();
+        }
+        io.set_free_blocks(Some(1_000));
+        drop(Making(shared));
+        room.join().unwrap().unwrap();
+        append.join().unwrap().unwrap();
+    });
+}
+
+/// The failure was told to who asked for room alone: whoever changed a name of the directory at
+/// that time took his own change for durable.
+#[test]
+fn a_sync_of_the_name_of_a_reserve_that_fails_is_final() {
+    let io = MemIo::default();
+    let options = Options::new().create(CreateMode::IfMissing).background(false);
+    let options = options.keep_reserve().io(Arc::new(io.clone()));
+    let (log, _) = Log::open("/log", &options).unwrap();
+    log.promise(1).unwrap();
+    io.arm(Which::Kind(CallKind::SyncDir), 1, 1, Injected::Error(EIO));
+    // More than the one that stands has room for.
+    assert_eq!(log.promise(2 << 20).unwrap_err().kind(), ErrorKind::Poisoned);
+    assert_eq!(io.struck(), 1);
+    assert_eq!(log.sync().unwrap_err().kind(), ErrorKind::Poisoned);
+    drop(log);
+    io.disarm();
+    let (log, _) = Log::open("/log", &options).unwrap();
+    log.promise(2 << 20).unwrap();
+}
