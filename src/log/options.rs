@@ -273,7 +273,8 @@ impl Default for Options {
 pub enum CreateMode {
     /// The log must exist.
     Never,
-    /// The log is made where there is none: the directory is absent or empty.
+    /// The log is made where there is none: the directory is absent or empty, but for the
+    /// `lost+found` of a file system.
     IfMissing,
     /// The log must not exist.
     Always,

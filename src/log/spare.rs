@@ -10,10 +10,10 @@ use std::sync::Arc;
 use oncelog_format::limits::FRAMES_OFFSET;
 use oncelog_format::{SegmentHeader, Slot, segment_name};
 
-use super::dir::{Fault, NameSync, refusal};
+use super::dir::{Fault, NameSync, make_anew, refusal};
 use super::facts::SPARE_SUFFIX;
 use crate::error::{Error, Result, is_full};
-use crate::io::{Io, IoFile, OpenHow};
+use crate::io::{Io, IoFile};
 
 /// Smallest and largest bytes that are filled at a time, each a write and a sync: large enough that
 /// the sync is a small part of it, small enough that whoever waits for one hardly notices.
@@ -102,13 +102,7 @@ impl Spare {
     ///
     /// As [`Spare::make`].
     pub(super) fn make_at(io: &dyn Io, path: PathBuf, size: u64, reserve: Reserve) -> Result<Self> {
-        let file = match io.open(&path, OpenHow::CreateNew) {
-            // Left by an attempt that was refused; nothing in it counts.
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                io.remove(&path).and_then(|()| io.open(&path, OpenHow::CreateNew))
-            }
-            made => made,
-        };
+        let file = make_anew(io, &path);
         let file = file.map_err(|e| refusal("cannot make a spare segment", &path, e))?;
         let spare = Self { file, path, size, filled: 0 };
         if let Err(e) = reserve.extend(&*spare.file, size) {

@@ -3,15 +3,13 @@
 //! it is.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use oncelog::io::Io as _;
 use oncelog::testing::{
-    CallKind, Dice, EDQUOT, EINTR, EIO, EMFILE, ENOSPC, EROFS, Fault, Machine, MemIo, survivors,
+    CallKind, Dice, EDQUOT, EINTR, EIO, EMFILE, ENOSPC, EROFS, Fault, Machine, survivors,
 };
 
-use crate::crash::drive::{DIR, Driver, Op, ROOM};
+use crate::crash::drive::{Driver, Op, ROOM};
 use crate::crash::hold::Hold;
 use crate::crash::oracle::{End, Oracle};
 use crate::figures::figure;
@@ -148,20 +146,11 @@ fn faults_of((kind, len): (CallKind, usize), is_sample: bool) -> Vec<Fault> {
     all.filter(|fault| fault.is_felt(kind, len)).collect()
 }
 
-/// A machine on which the directory of the log is there, durably. A directory whose first sync
-/// failed can never be proven again, so that nothing that its log acknowledges would hold.
-fn machine() -> Machine {
-    let io = MemIo::default();
-    io.create_dir(Path::new(DIR)).unwrap();
-    io.sync_dir(Path::new("/")).unwrap();
-    io.machine()
-}
-
 /// Plays a workload whose `nth` call fails; a number of the case, where a call was changed, and
 /// whether it would be another one if more calls failed.
 fn play(ops: &[Op], nth: u64, times: u64, fault: Fault) -> Result<(Option<u64>, bool), String> {
     let seed = nth;
-    let mut driver = Driver::new(machine(), Oracle::new(), seed, false);
+    let mut driver = Driver::new(Machine::new(), Oracle::new(), seed, false);
     driver.arm_anywhere(nth, times, fault);
     driver.open(End::Close)?;
     for op in ops {
@@ -183,7 +172,7 @@ fn play(ops: &[Op], nth: u64, times: u64, fault: Fault) -> Result<(Option<u64>, 
 
 /// The calls of a workload that meets no fault.
 fn calls_of(ops: &[Op]) -> Result<Vec<(CallKind, usize)>, String> {
-    let mut driver = Driver::new(machine(), Oracle::new(), 1, false);
+    let mut driver = Driver::new(Machine::new(), Oracle::new(), 1, false);
     driver.note_calls();
     driver.open(End::Close)?;
     for op in ops {
