@@ -113,7 +113,7 @@ fn find(io: &dyn Io, dir: &Path) -> Option<Spare> {
     let mut begin = vec![0; usize::try_from(FRAMES_OFFSET).ok()?];
     let read = file.read_full_at(&mut begin, 0).ok()?;
     let size = file.len().ok()?;
-    let spare = Spare { file, path, size, filled: size };
+    let spare = Spare { file, path, size, filled: size, has_blocks: true };
     if read == begin.len() && begin.iter().all(|byte| *byte == 0) && size > FRAMES_OFFSET {
         return Some(spare);
     }
@@ -133,7 +133,7 @@ fn prepare<'a>(io: &'a dyn Io, dir: &'a Path, size: u64) -> Result<(Spare, NameS
     let written = written.map_err(|e| refusal("cannot write the reserve", &spare.path, e));
     match written.and_then(|()| NameSync::open(io, dir)) {
         Ok(names) => {
-            spare.filled = size;
+            (spare.filled, spare.has_blocks) = (size, true);
             Ok((spare, names))
         }
         Err(e) => {
@@ -472,5 +472,20 @@ mod tests {
         io.disarm();
         let (log, _) = Log::open("/log", &options).unwrap();
         log.promise(2 << 20).unwrap();
+    }
+
+    #[test]
+    fn a_reserve_has_its_blocks_also_where_none_can_be_reserved() {
+        let io = MemIo::default();
+        io.arm(Which::Kind(CallKind::Allocate), 1, u64::MAX, Injected::Error(95));
+        let options = Options::new().create(CreateMode::IfMissing).background(false);
+        let options = options.keep_reserve().io(Arc::new(io.clone()));
+        let (log, _) = Log::open("/log", &options).unwrap();
+        log.promise(2 << 20).unwrap();
+        io.set_free_blocks(Some(0));
+        let reserve = io.open(&Path::new("/log").join(RESERVE_NAME), OpenHow::ReadWrite).unwrap();
+        let len = reserve.len().unwrap();
+        assert!(len > 2 << 20);
+        write_zeros(&*reserve, 0, len).unwrap();
     }
 }

@@ -55,18 +55,23 @@ pub(crate) fn write_zeros(file: &dyn IoFile, from: u64, upto: u64) -> io::Result
 /// Takes the blocks of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reserve {
-    /// Every block, at once.
+    /// Every block, at once, where the file system can.
     Blocks,
     /// None: the file has its length alone.
     Length,
 }
 
 impl Reserve {
-    fn extend(self, file: &dyn IoFile, size: u64) -> io::Result<()> {
-        match self {
-            Self::Blocks => file.allocate(size),
-            Self::Length => file.set_len(size),
+    /// Says whether the file has its blocks.
+    fn extend(self, file: &dyn IoFile, size: u64) -> io::Result<bool> {
+        if self == Self::Blocks {
+            match file.allocate(size) {
+                // Not by zeros: who waits for a roll does not wait for those of a whole segment.
+                Err(e) if e.kind() == io::ErrorKind::Unsupported => {}
+                reserved => return reserved.map(|()| true),
+            }
         }
+        file.set_len(size).map(|()| false)
     }
 }
 
@@ -78,6 +83,8 @@ pub(crate) struct Spare {
     pub(crate) size: u64,
     /// Zeros up to here were written and synced.
     pub(crate) filled: u64,
+    /// Its blocks were reserved, or written.
+    pub(crate) has_blocks: bool,
 }
 
 impl Spare {
@@ -104,13 +111,18 @@ impl Spare {
     pub(super) fn make_at(io: &dyn Io, path: PathBuf, size: u64, reserve: Reserve) -> Result<Self> {
         let file = make_anew(io, &path);
         let file = file.map_err(|e| refusal("cannot make a spare segment", &path, e))?;
-        let spare = Self { file, path, size, filled: 0 };
-        if let Err(e) = reserve.extend(&*spare.file, size) {
-            let error = refusal("cannot reserve a segment", &spare.path, e);
-            spare.abandon(io);
-            return Err(error);
+        let mut spare = Self { file, path, size, filled: 0, has_blocks: false };
+        match reserve.extend(&*spare.file, size) {
+            Ok(has_blocks) => {
+                spare.has_blocks = has_blocks;
+                Ok(spare)
+            }
+            Err(e) => {
+                let error = refusal("cannot reserve a segment", &spare.path, e);
+                spare.abandon(io);
+                Err(error)
+            }
         }
-        Ok(spare)
     }
 
     /// Makes it larger. It stays what it was when that is refused.
@@ -120,8 +132,8 @@ impl Spare {
     /// `StoreFull` or `Io`.
     pub(crate) fn grow(&mut self, size: u64, reserve: Reserve) -> Result<()> {
         let grown = reserve.extend(&*self.file, size);
-        grown.map_err(|e| refusal("cannot reserve a segment", &self.path, e))?;
-        self.size = size;
+        let grown = grown.map_err(|e| refusal("cannot reserve a segment", &self.path, e));
+        (self.has_blocks, self.size) = (grown?, size);
         Ok(())
     }
 

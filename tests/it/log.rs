@@ -11,6 +11,7 @@ mod segments;
 mod stats;
 pub(crate) mod subscribe;
 mod told;
+mod unreserved;
 mod wakers;
 pub(crate) mod watch;
 
