@@ -122,9 +122,11 @@ impl Log {
             if gate.closed {
                 return Err(closed());
             }
-            let firsts = gate.segments.iter().skip(1).map(|next| next.header.first_lsn);
+            // A trim that was refused half-way has let nothing go yet, and any other one may.
+            let kept = || gate.segments.iter().skip(gate.trimmed_count());
+            let firsts = kept().skip(1).map(|next| next.header.first_lsn);
             let lasts = firsts.map(|first| first.saturating_sub(1)).chain([gate.durable.lsn]);
-            let segments = gate.segments.iter().map(|segment| segment.header).zip(lasts);
+            let segments = kept().map(|segment| segment.header).zip(lasts);
             // One may stand after the end of a log that lost records.
             let end = gate.durable.lsn.saturating_add(1);
             let cursors = gate.holds.cursors.iter();
