@@ -199,12 +199,12 @@ pub trait IoFile: fmt::Debug + Send + Sync {
     fn set_len(&self, len: u64) -> io::Result<()>;
 
     /// Reserves blocks for the first `len` bytes and extends the file with zeros to that length;
-    /// a longer file keeps its length. Where the file system cannot reserve, zeros are written
-    /// behind the end.
+    /// a longer file keeps its length. Writes nothing.
     ///
     /// # Errors
     ///
-    /// What the system says; the file may have grown by less.
+    /// `Unsupported` where the file system cannot reserve: the file is as it was. Else what the
+    /// system says; the file may have grown by less.
     ///
     /// # Durability
     ///

@@ -314,10 +314,10 @@ impl Log {
     ///   where the system wrote what it refused, that holds from the next open on.
     /// - `Io` when the system refuses to read or write the cursors, or to make the segment that an
     ///   empty last one needs: nothing goes.
-    /// - `OutcomeUnknown` when a sync of the cursors failed, or one of records below `oldest` that
-    ///   were only buffered: the log is poisoned.
-    /// - `Poisoned` when a slot or its sync fails for another reason than space, or something had
-    ///   failed before: whether the trim holds, the next open decides. `Closed`.
+    /// - `OutcomeUnknown` when a sync of the cursors failed: the log is poisoned.
+    /// - `Poisoned` when a slot or its sync fails for another reason than space, a sync of records
+    ///   below `oldest` that were only buffered fails, or something had failed before: whether the
+    ///   trim holds, the next open decides. `Closed`.
     ///
     /// That a file could not be removed is no error: it is tried again at the next trim, and told
     /// by [`Log::why_not_trimmed`].

@@ -143,6 +143,8 @@ pub enum Bug {
     LockNameless,
     /// The lock of a file counts although another one has its name.
     LockOfAnother,
+    /// A lock file that somebody has left is taken for one that the disk has.
+    LockTrusted,
     /// Retention and trims let go of the message with the last time tick before the next one is
     /// durable.
     TickUnkept,
@@ -204,7 +206,7 @@ impl Bug {
     pub const READING: [Self; 3] = [Self::BackupUnmarked, Self::BackupUnnamed, Self::GapUntold];
 
     /// The bugs of the lock of a directory.
-    pub const LOCKS: [Self; 2] = [Self::LockNameless, Self::LockOfAnother];
+    pub const LOCKS: [Self; 3] = [Self::LockNameless, Self::LockOfAnother, Self::LockTrusted];
 
     /// The bugs of the broadcaster.
     pub const BROADCAST: [Self; 16] = [

@@ -23,7 +23,7 @@ use crate::io::{DirEntry, EntryKind, Io, OpenHow};
 use crate::log::dir::{
     DirLock, absolute, make_named, sync_dir, sync_parent, sync_parent_if_allowed, wait_free,
 };
-use crate::log::facts::LOCK_NAME;
+use crate::log::facts::{LOCK_NAME, SPARE_SUFFIX, is_lost_found};
 use crate::log::{CreateMode, Log, Options, Record, RecordKind, RecoveryReport, Retention};
 use crate::sync::Mutex;
 
@@ -167,7 +167,7 @@ pub struct Store {
 
 impl Store {
     /// Opens the store in `dir`, and with [`CreateMode::IfMissing`] makes one where the directory
-    /// is absent or empty.
+    /// is absent or empty, but for the `lost+found` of a file system.
     ///
     /// # Errors
     ///
@@ -201,7 +201,10 @@ impl Store {
         if found.is_some() {
             expect_log(&*io, &control_dir, "the control log is gone")?;
         }
-        lock.complete(&*io, dir)?;
+        let lock = lock.complete(&*io, dir, found.is_some())?;
+        if let Some(uuid) = found {
+            lock.prove(Owner::Store, uuid)?;
+        }
         let create = if found.is_some() { CreateMode::Never } else { CreateMode::IfMissing };
         let record_len_max = options.log.record_len_max.saturating_add(ACCEPTED_EXTRA);
         let batch_bytes_max = options.log.batch_bytes_max.saturating_add(ACCEPTED_EXTRA.into());
@@ -243,12 +246,15 @@ impl Store {
         self.time.start(newest_ms);
         let io = Arc::clone(&self.options.log.io);
         let dir = self.dir.join(CHANNELS);
-        if kind(&*io, &dir)?.is_none() {
+        let is_there = kind(&*io, &dir)?.is_some();
+        let found = if is_there { pchannel_dirs(&*io, &dir)? } else { Vec::new() };
+        if found.is_empty() {
+            // Whoever made the directory may not have synced its name.
             make_dir(&*io, &self.dir, CHANNELS)?;
         }
         let mut names: BTreeSet<String> = named.clone();
         names.extend(self.options.pchannels.iter().cloned());
-        names.extend(pchannel_dirs(&*io, &dir)?);
+        names.extend(found);
         for name in names {
             check_pchannel(&name)?;
             let path = dir.join(&name);
@@ -361,7 +367,7 @@ fn prepare(io: &dyn Io, dir: &Path, create: CreateMode) -> Result<()> {
             if entries.iter().any(|entry| entry.name == CONTROL) {
                 return Err(Error::new(ErrorKind::Corrupt, LOCK_GONE).at_path(dir));
             }
-            if !entries.is_empty() {
+            if !entries.iter().all(is_nothing) {
                 let what = "the directory holds something else";
                 return Err(Error::new(ErrorKind::InvalidInput, what).at_path(dir));
             }
@@ -372,6 +378,13 @@ fn prepare(io: &dyn Io, dir: &Path, create: CreateMode) -> Result<()> {
         }
         Some(_) => Err(Error::new(ErrorKind::InvalidInput, "not a directory").at_path(dir)),
     }
+}
+
+/// Whether an entry keeps nobody from making a store beside it. A spare may be left of the making
+/// of the lock file.
+fn is_nothing(entry: &DirEntry) -> bool {
+    let is_spare = entry.name.to_str().is_some_and(|name| name.ends_with(SPARE_SUFFIX));
+    is_lost_found(&entry.name) || (is_spare && entry.kind == EntryKind::File)
 }
 
 fn no_store(dir: &Path) -> Error {

@@ -6,13 +6,13 @@
 #![expect(clippy::disallowed_methods, reason = "this is what the others go through")]
 
 use std::fs::{self, File};
+use std::io;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::{io, iter};
 
 use bytes::Bytes;
 use rustix::fs::{Advice, FallocateFlags, OFlags};
@@ -183,7 +183,9 @@ impl IoFile for FsFile {
             return match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, len) {
                 Ok(()) => Ok(()),
                 Err(Errno::INTR) => continue,
-                Err(e) if cannot_reserve(e) => write_zeros(self, len),
+                Err(e) if cannot_reserve(e) => {
+                    Err(io::Error::new(io::ErrorKind::Unsupported, io::Error::from(e)))
+                }
                 Err(e) => Err(e.into()),
             };
         }
@@ -221,18 +223,6 @@ impl IoFile for FsFile {
 /// Whether a file system knows no reservation of blocks, rather than refusing this one.
 fn cannot_reserve(e: Errno) -> bool {
     matches!(e, Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS)
-}
-
-/// Extends a file to `len` with written zeros.
-fn write_zeros(file: &FsFile, len: u64) -> io::Result<()> {
-    let zeros = vec![0; 1 << 18];
-    let step = 1 << 18;
-    let from = file.len()?;
-    for at in iter::successors(Some(from), |at| at.checked_add(step)).take_while(|at| *at < len) {
-        let count = usize::try_from(len - at).unwrap_or(usize::MAX).min(zeros.len());
-        file.write_all_at(zeros.get(..count).unwrap_or(&zeros), at)?;
-    }
-    Ok(())
 }
 
 /// By the number of a file system, as statfs(2) lists them. An overlay tells nothing of what lies
@@ -360,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_file_system_that_cannot_reserve_has_zeros_written() {
+    fn only_a_file_system_that_cannot_reserve_says_so() {
         for (errno, expected) in [
             (Errno::OPNOTSUPP, true),
             (Errno::NOSYS, true),
@@ -372,25 +362,6 @@ mod tests {
         ] {
             assert_eq!(cannot_reserve(errno), expected, "{errno:?}");
         }
-    }
-
-    #[test]
-    fn written_zeros_extend_behind_the_end_alone() {
-        let (dir, _) = fresh();
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .open(dir.path().join("a"))
-            .unwrap();
-        let file = FsFile::new(file, false);
-        file.write_all_at(b"abc", 0).unwrap();
-        write_zeros(&file, 600_001).unwrap();
-        assert_eq!(file.len().unwrap(), 600_001);
-        let mut buf = vec![1; 600_001];
-        assert_eq!(file.read_full_at(&mut buf, 0).unwrap(), buf.len());
-        assert_eq!(&buf[..3], b"abc");
-        assert!(buf[3..].iter().all(|b| *b == 0));
     }
 
     #[test]

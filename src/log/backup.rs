@@ -26,7 +26,7 @@ use super::Log;
 use super::dir::{
     self, DirLock, make_named, refusal, sync_dir, sync_parent, sync_parent_if_allowed,
 };
-use super::facts::{CURSORS_NAME, LOCK_NAME};
+use super::facts::{CURSORS_NAME, LOCK_NAME, is_lost_found};
 use super::log_source::{LogSource, Reach};
 use super::pins::HolderKind;
 use super::reader::Source;
@@ -69,9 +69,9 @@ pub(super) struct Plan {
 }
 
 impl Log {
-    /// Copies the log into a directory that is absent or empty, while it is read and written:
-    /// every record from the oldest one to the durable LSN at the time of the call. Retention waits
-    /// for it, as for a pin of the name `backup`.
+    /// Copies the log into a directory that is absent or empty (but for the `lost+found` of a file
+    /// system), while it is read and written: every record from the oldest one to the durable LSN
+    /// at the time of the call. Retention waits for it, as for a pin of the name `backup`.
     ///
     /// The copy is a log of its own: same records, LSNs and cursors, another
     /// [`BackupReport::uuid`]. Sealed segments and tail alike are copied frame by frame, and each
@@ -122,9 +122,11 @@ impl Log {
             if gate.closed {
                 return Err(closed());
             }
-            let firsts = gate.segments.iter().skip(1).map(|next| next.header.first_lsn);
+            // A trim that was refused half-way has let nothing go yet, and any other one may.
+            let kept = || gate.segments.iter().skip(gate.trimmed_count());
+            let firsts = kept().skip(1).map(|next| next.header.first_lsn);
             let lasts = firsts.map(|first| first.saturating_sub(1)).chain([gate.durable.lsn]);
-            let segments = gate.segments.iter().map(|segment| segment.header).zip(lasts);
+            let segments = kept().map(|segment| segment.header).zip(lasts);
             // One may stand after the end of a log that lost records.
             let end = gate.durable.lsn.saturating_add(1);
             let cursors = gate.holds.cursors.iter();
@@ -210,7 +212,7 @@ impl<'a> Target<'a> {
                 sync_parent(io, dir)?;
             }
             Some(EntryKind::Dir) => {
-                if !list(io, dir)?.is_empty() {
+                if !list(io, dir)?.iter().all(|entry| is_lost_found(&entry.name)) {
                     return refuse(NOT_EMPTY);
                 }
                 sync_parent_if_allowed(io, dir)?;
@@ -221,7 +223,8 @@ impl<'a> Target<'a> {
         // Before it was locked, another process may have made a log there, and may be gone.
         let len = lock.file().len();
         let len = len.map_err(|e| Error::io("cannot look at the lock file", dir, e))?;
-        if len > 0 || list(io, dir)?.iter().any(|entry| entry.name != LOCK_NAME) {
+        let is_other = |entry: &DirEntry| entry.name != LOCK_NAME && !is_lost_found(&entry.name);
+        if len > 0 || list(io, dir)?.iter().any(is_other) {
             return refuse(NOT_EMPTY);
         }
         let mut target = Self { io, dir, lock, files: Vec::new() };

@@ -8,7 +8,7 @@ use std::time::Duration;
 use oncelog_format::lock::{LOCK_CONTENT_LEN, LOCK_LEN};
 use oncelog_format::{Owner, Uuid, encode_lock};
 
-use super::facts::{LOCK_NAME, Listing};
+use super::facts::{LOCK_NAME, Listing, SPARE_SUFFIX, is_lost_found};
 use super::options::CreateMode;
 use super::view::pause;
 use super::writer::now;
@@ -25,6 +25,8 @@ const LOCK_PAUSE: Duration = Duration::from_millis(3);
 pub(crate) struct DirLock {
     file: Arc<dyn IoFile>,
     path: PathBuf,
+    /// Whoever holds the lock has made the file, and no sync of its name has failed.
+    is_made: bool,
 }
 
 impl DirLock {
@@ -41,7 +43,7 @@ impl DirLock {
                 Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
                 Err(e) => return Err(Error::io("cannot open the lock file", &path, e)),
             };
-            if let Some(lock) = Self::of(io, file, &path)? {
+            if let Some(lock) = Self::of(io, file, &path, false)? {
                 return Ok(Some(lock));
             }
         }
@@ -57,8 +59,9 @@ impl DirLock {
         let path = dir.join(LOCK_NAME);
         for _ in 0..LOCK_TRIES {
             let file = open_or_make(io, &path);
-            let file = file.map_err(|e| refusal("cannot open the lock file", &path, e))?;
-            if let Some(lock) = Self::of(io, file, &path)? {
+            let (file, is_made) =
+                file.map_err(|e| refusal("cannot open the lock file", &path, e))?;
+            if let Some(lock) = Self::of(io, file, &path, is_made)? {
                 return Ok(lock);
             }
         }
@@ -74,9 +77,11 @@ impl DirLock {
     pub(crate) fn make(io: &dyn Io, dir: &Path) -> Result<Option<Self>> {
         let path = dir.join(LOCK_NAME);
         match io.open(&path, OpenHow::CreateNew) {
-            Ok(file) => {
-                Self::of(io, file, &path)?.map_or_else(|| Err(busy(&path)), |it| Ok(Some(it)))
-            }
+            Ok(file) => match Self::of(io, file, &path, true)? {
+                Some(lock) => Ok(Some(lock)),
+                // Whoever was faster to lock it may have put another one in its place.
+                None => Self::find(io, dir)?.map_or_else(|| Err(busy(&path)), |_| Ok(None)),
+            },
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(None),
             Err(e) => Err(refusal("cannot make the lock file", &path, e)),
         }
@@ -84,14 +89,14 @@ impl DirLock {
 
     /// The lock of an open file; `None` when the file has lost its name, and locks nothing: whoever
     /// gives a directory up removes it while he holds its lock, and another one may have it open.
-    fn of(io: &dyn Io, file: Arc<dyn IoFile>, path: &Path) -> Result<Option<Self>> {
+    fn of(io: &dyn Io, file: Arc<dyn IoFile>, path: &Path, is_made: bool) -> Result<Option<Self>> {
         let locked = file.try_lock().map_err(|e| Error::io("cannot lock the file", path, e))?;
         if !locked {
             return Err(busy(path));
         }
         #[cfg(planted)]
         if crate::planted::is_active(crate::planted::Bug::LockNameless) {
-            return Ok(Some(Self { file, path: path.to_owned() }));
+            return Ok(Some(Self { file, path: path.to_owned(), is_made }));
         }
         let named = match io.open(path, OpenHow::Read) {
             Ok(named) => named,
@@ -102,7 +107,7 @@ impl DirLock {
         let same = same.map_err(|e| Error::io("cannot look at the lock file", path, e))?;
         #[cfg(planted)]
         let same = same || crate::planted::is_active(crate::planted::Bug::LockOfAnother);
-        Ok(same.then(|| Self { file, path: path.to_owned() }))
+        Ok(same.then(|| Self { file, path: path.to_owned(), is_made }))
     }
 
     /// The file that is locked.
@@ -111,6 +116,7 @@ impl DirLock {
     }
 
     /// Makes the file whole where it is short: for a directory that is, or becomes, its owner's.
+    /// One that somebody has left before it was `identified` is replaced.
     ///
     /// # Errors
     ///
@@ -118,13 +124,62 @@ impl DirLock {
     ///
     /// # Durability
     ///
-    /// The file, where it was short, and its name.
-    pub(crate) fn complete(&self, io: &dyn Io, dir: &Path) -> Result<()> {
-        let written = fill(&*self.file);
-        match written.map_err(|e| refusal("cannot write the lock file", &self.path, e))? {
-            true => sync_dir(io, dir),
-            false => Ok(()),
+    /// The file, where it was short or is another one, and its name.
+    pub(crate) fn complete(self, io: &dyn Io, dir: &Path, identified: bool) -> Result<Self> {
+        if !identified && !self.is_made {
+            return self.renew(io, dir);
         }
+        let written = fill(&*self.file);
+        if written.map_err(|e| refusal("cannot write the lock file", &self.path, e))? {
+            sync_dir(io, dir)?;
+        }
+        Ok(self)
+    }
+
+    /// Puts another file in the place of this one, and holds the locks of both until it stands
+    /// there. The sync of the old one's name may have failed, and another sync would prove nothing
+    /// of it (SPEC 14.6); that of a rename does.
+    fn renew(self, io: &dyn Io, dir: &Path) -> Result<Self> {
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::LockTrusted) {
+            fill(&*self.file).map_err(|e| refusal("cannot write the lock file", &self.path, e))?;
+            return Ok(self);
+        }
+        let spare = dir.join(format!("{LOCK_NAME}{SPARE_SUFFIX}"));
+        let made = make_anew(io, &spare).and_then(|file| {
+            let renamed = match file.try_lock()? {
+                true => fill(&*file).and_then(|_| io.rename(&spare, &self.path)),
+                false => Err(io::ErrorKind::WouldBlock.into()),
+            };
+            if renamed.is_err() {
+                drop(io.remove(&spare));
+            }
+            renamed.map(|()| file)
+        });
+        let file = made.map_err(|e| refusal("cannot replace the lock file", &spare, e))?;
+        sync_dir(io, dir)?;
+        Ok(Self { file, path: self.path, is_made: true })
+    }
+
+    /// Writes an identity that was found once more: the sync of it may have failed.
+    ///
+    /// # Errors
+    ///
+    /// `StoreFull` where the file system copies on write, else `Io`.
+    ///
+    /// # Durability
+    ///
+    /// The identity.
+    pub(crate) fn prove(&self, owner: Owner, uuid: Uuid) -> Result<()> {
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::LockTrusted) {
+            return Ok(());
+        }
+        // What a failed sync left is clean as long as it is in the cache (SPEC 14.7).
+        let evicted = self.file.evict(0..u64::try_from(LOCK_LEN).unwrap_or(u64::MAX));
+        let written = evicted.and_then(|()| self.file.write_all_at(&encode_lock(owner, uuid), 0));
+        written.map_err(|e| refusal("cannot write the lock file again", &self.path, e))?;
+        self.file.sync().map_err(|e| Error::io("cannot sync the lock file", &self.path, e))
     }
 
     /// Writes the identity, in place: needs no space.
@@ -168,14 +223,26 @@ fn busy(path: &Path) -> Error {
     Error::new(ErrorKind::Busy, "the directory is in use by another writer").at_path(path)
 }
 
-fn open_or_make(io: &dyn Io, path: &Path) -> io::Result<Arc<dyn IoFile>> {
-    match io.open(path, OpenHow::ReadWrite) {
+/// The file, and whether it was made.
+fn open_or_make(io: &dyn Io, path: &Path) -> io::Result<(Arc<dyn IoFile>, bool)> {
+    let open = || io.open(path, OpenHow::ReadWrite).map(|file| (file, false));
+    match open() {
         Err(e) if e.kind() == io::ErrorKind::NotFound => {}
         opened => return opened,
     }
     match io.open(path, OpenHow::CreateNew) {
         // Another process was faster: its lock decides.
-        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => io.open(path, OpenHow::ReadWrite),
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => open(),
+        made => made.map(|file| (file, true)),
+    }
+}
+
+/// Makes a file in the place of one that an attempt has left, in which nothing counts.
+pub(crate) fn make_anew(io: &dyn Io, path: &Path) -> io::Result<Arc<dyn IoFile>> {
+    match io.open(path, OpenHow::CreateNew) {
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+            io.remove(path).and_then(|()| io.open(path, OpenHow::CreateNew))
+        }
         made => made,
     }
 }
@@ -231,7 +298,7 @@ pub(crate) fn prepare(io: &dyn Io, dir: &Path, create: CreateMode) -> Result<()>
             if create == CreateMode::Never {
                 return refuse("there is no log");
             }
-            if !listing.strays.is_empty() || listing.cursors {
+            if listing.cursors || !listing.strays.iter().all(|name| is_lost_found(name)) {
                 return refuse("the directory holds something else");
             }
             sync_parent_if_allowed(io, dir)

@@ -2,7 +2,7 @@
 //!
 //! A few small reads a segment: header, slots, footer. Frames are [`super::scan`]'s matter.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -23,6 +23,12 @@ pub(crate) const LOCK_NAME: &str = "LOCK";
 pub(crate) const CURSORS_NAME: &str = "CURSORS";
 /// What the name of a spare ends in.
 pub(crate) const SPARE_SUFFIX: &str = ".spare";
+
+/// Whether a name is that of the directory in which a file system keeps what a check of it has
+/// found: a directory with nothing else, the root of a volume, is as good as empty.
+pub(crate) fn is_lost_found(name: &OsStr) -> bool {
+    name == "lost+found"
+}
 
 /// The names in a directory, by what they are.
 #[derive(Clone, Debug, Default)]

@@ -45,7 +45,7 @@ const SYNCS_AHEAD: u64 = 4;
 pub(crate) enum Plan {
     /// A spare is made, and it and the tail are filled.
     Zero,
-    /// A spare is made.
+    /// A spare is made, and filled where its blocks cannot be reserved.
     Allocate,
     /// Nothing.
     Nothing,
@@ -262,9 +262,10 @@ impl Gate {
     }
 
     fn is_spare_unfilled(&self) -> bool {
-        self.fill.plan == Plan::Zero
-            && self.pays()
-            && matches!(&self.fill.next, Next::Ready(spare) if spare.filled < spare.size)
+        let Next::Ready(spare) = &self.fill.next else { return false };
+        // Where blocks cannot be reserved, zeros are what takes them.
+        let is_wanted = !spare.has_blocks || (self.fill.plan == Plan::Zero && self.pays());
+        self.fill.plan != Plan::Nothing && is_wanted && spare.filled < spare.size
     }
 
     fn may_fill(&self) -> bool {

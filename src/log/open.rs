@@ -46,7 +46,7 @@ pub(crate) fn open(path: &Path, options: &Options) -> Result<(Shared, RecoveryRe
         },
     })?;
     let survey = judge(path, options)?;
-    lock.complete(io, path)?;
+    let lock = lock.complete(io, path, survey.identified)?;
     remove_spares(io, path, &survey, options.reserve);
     let opened = if survey.is_absent() {
         create(path, options, lock, &survey)
@@ -88,7 +88,9 @@ fn remove_spares(io: &dyn Io, path: &Path, survey: &Survey, keeps_reserve: bool)
     let others =
         survey.listing.spares.iter().filter(|name| !keeps_reserve || *name != RESERVE_NAME);
     for spare in others.map(|name| path.join(name)) {
-        if let Err(e) = io.remove(&spare) {
+        if let Err(e) = io.remove(&spare)
+            && e.kind() != std::io::ErrorKind::NotFound
+        {
             tracing::warn!(path = %spare.display(), error = %e, "a spare stays");
         }
     }

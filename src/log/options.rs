@@ -273,7 +273,8 @@ impl Default for Options {
 pub enum CreateMode {
     /// The log must exist.
     Never,
-    /// The log is made where there is none: the directory is absent or empty.
+    /// The log is made where there is none: the directory is absent or empty, but for the
+    /// `lost+found` of a file system.
     IfMissing,
     /// The log must not exist.
     Always,
@@ -307,7 +308,10 @@ pub enum Fill {
     /// written twice.
     Zero,
     /// The next segment is made when the last one is half full, and its blocks are taken: no append
-    /// waits for that, and a full disk refuses appends before it meets a record.
+    /// waits for that, and a full disk refuses appends before it meets a record. Where the file
+    /// system cannot reserve blocks (NFS before 4.2, some of FUSE), zeros are written into this next
+    /// segment alone; in what they have not reached, a disk may fill up under a record, as with
+    /// [`Fill::None`].
     Allocate,
     /// A segment is made when the first record needs it, and takes blocks as it grows. A disk that
     /// fills up under a record poisons the log.

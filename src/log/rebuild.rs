@@ -1,8 +1,9 @@
 //! Rebuilding caches and copies of sealed segments that recovery found damaged (SPEC section 10).
 //!
 //! No record needs them, so nothing may wait for this: it is work for the thread that trims, a
-//! segment at a time, and a failure leaves the segment as it was for the next open. Frames are
-//! read, never written. A footer goes after the last byte of the file, so that nothing that is
+//! segment at a time, and a refusal leaves the segment as it was for the next open. A write or a
+//! sync that fails for another reason than space poisons the log, as everywhere: what is rebuilt
+//! shares blocks with frames that are promised. Frames are read, never written. A footer goes after the last byte of the file, so that nothing that is
 //! there is overwritten but a damaged header and a damaged slot.
 //!
 //! The tail needs none of it: its next slots replace damaged ones, and it gets its footer at a
@@ -14,10 +15,13 @@ use std::sync::Arc;
 
 use oncelog_format::{Footer, Place, SegmentHeader, Slot};
 
+use super::dir::{Fault, refusal};
 use super::facts::{self, FooterFacts, SegmentFacts, SlotFacts};
+use super::roll::is_no_space;
 use super::scan::{self, Window};
 use super::survey::{Segment, Survey};
 use super::writer::{Guard, Shared};
+use crate::error::Error;
 use crate::io::{Io, IoFile, OpenHow};
 
 /// A sealed segment with something to rebuild.
@@ -69,53 +73,122 @@ impl Shared {
         // A trim that comes meanwhile does not cut the file.
         let in_use = Arc::clone(&segment.in_use);
         drop(gate);
-        match rebuild(&*self.io, &degraded) {
+        let rebuilt = rebuild(&*self.io, &degraded);
+        drop(in_use);
+        match rebuilt {
             Ok(()) => {
                 tracing::info!(path = %degraded.path.display(), "rebuilt a degraded segment");
+                self.gate()
             }
-            Err(e) => {
+            Err(Fault::Refused(e)) => {
                 let path = degraded.path.display();
                 tracing::warn!(%path, error = %e, "a segment stays degraded");
+                self.gate()
+            }
+            Err(Fault::Final(e)) => {
+                let mut gate = self.gate();
+                gate.set_poison(e);
+                self.settle(gate)
             }
         }
-        drop(in_use);
-        self.gate()
     }
+}
+
+type Outcome = Result<(), Fault>;
+
+/// A degraded segment that is open.
+struct Rebuilding<'a> {
+    file: Arc<dyn IoFile>,
+    degraded: &'a Degraded,
 }
 
 /// Each write is of one thing, and synced before the next.
-fn rebuild(io: &dyn Io, degraded: &Degraded) -> io::Result<()> {
-    let facts = SegmentFacts::read(io, &degraded.path).map_err(io::Error::other)?;
-    let file = io.open(&degraded.path, OpenHow::ReadWrite)?;
+fn rebuild(io: &dyn Io, degraded: &Degraded) -> Outcome {
+    let facts = SegmentFacts::read(io, &degraded.path).map_err(Fault::Refused)?;
+    let opened = io.open(&degraded.path, OpenHow::ReadWrite);
+    let file = opened.map_err(|e| degraded.unread(e))?;
+    let rebuilding = Rebuilding { file, degraded };
     if facts.header_damage.is_some() {
         // A slot has the copy, so that a crash in the midst of this loses nothing.
-        file.write_whole_at(&degraded.header.encode(), 0)?;
-        file.sync()?;
+        rebuilding.put(&degraded.header.encode(), 0)?;
     }
-    rebuild_slots(&file, degraded, &facts)?;
-    rebuild_footer(&file, degraded)
+    rebuilding.slots(&facts)?;
+    let missing = rebuilding.missing_footer().map_err(|e| degraded.unread(e))?;
+    let Some(footer) = missing else { return Ok(()) };
+    rebuilding.put(&footer.encode(degraded.header.salt), footer.offset)
 }
 
-fn rebuild_slots(
-    file: &Arc<dyn IoFile>,
-    degraded: &Degraded,
-    facts: &SegmentFacts,
-) -> io::Result<()> {
-    let mut newest = facts.newest_slot();
-    // Twice when both are damaged: the counter says which of them is next.
-    for _ in damaged_slots(facts) {
-        let slot = newest.map_or_else(
-            || first_slot(degraded),
-            |slot| Slot { counter: slot.counter.saturating_add(1), ..slot },
-        );
-        if matches!(slot_facts(facts, slot.index()), SlotFacts::Valid(_)) {
-            break; // the next counter would replace the valid one
-        }
-        file.write_whole_at(&slot.encode(), Slot::offset_of(slot.index()))?;
-        file.sync()?;
-        newest = Some(slot);
+impl Degraded {
+    fn unread(&self, e: io::Error) -> Fault {
+        Fault::Refused(Error::io("cannot read the segment", &self.path, e))
     }
-    Ok(())
+}
+
+impl Rebuilding<'_> {
+    /// Writes something and syncs it.
+    fn put(&self, bytes: &[u8], offset: u64) -> Outcome {
+        let path = &self.degraded.path;
+        self.file.write_whole_at(bytes, offset).map_err(|e| {
+            let refused = is_no_space(&e);
+            let error = refusal("cannot rebuild the segment", path, e).at_offset(offset);
+            if refused { Fault::Refused(error) } else { Fault::Final(error) }
+        })?;
+        let synced = self.file.sync();
+        synced.map_err(|e| Fault::Final(Error::io("cannot sync the segment", path, e)))
+    }
+
+    fn slots(&self, facts: &SegmentFacts) -> Outcome {
+        let mut newest = facts.newest_slot();
+        // Twice when both are damaged: the counter says which of them is next.
+        for _ in damaged_slots(facts) {
+            let slot = newest.map_or_else(
+                || first_slot(self.degraded),
+                |slot| Slot { counter: slot.counter.saturating_add(1), ..slot },
+            );
+            if matches!(slot_facts(facts, slot.index()), SlotFacts::Valid(_)) {
+                break; // the next counter would replace the valid one
+            }
+            self.put(&slot.encode(), Slot::offset_of(slot.index()))?;
+            newest = Some(slot);
+        }
+        Ok(())
+    }
+
+    /// The footer that the frames call for, where there is another one or none.
+    fn missing_footer(&self) -> io::Result<Option<Footer>> {
+        let Degraded { header, next, .. } = self.degraded;
+        let size = self.file.len()?;
+        let frames = scan::frames(&mut Window::new(&*self.file)?, header, Some(*next))?;
+        if frames.last.saturating_add(1) != *next {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "records are missing"));
+        }
+        if let FooterFacts::Valid(footer) = facts::footer_of(&*self.file, header, size)?
+            && (footer.last_lsn, footer.end) == (frames.last, frames.end)
+        {
+            return Ok(None);
+        }
+        let footer = Footer {
+            offset: size.next_multiple_of(oncelog_format::limits::ALIGNMENT),
+            last_lsn: frames.last,
+            end: frames.end,
+            // The successor's name stands after a sync of all of it.
+            durable_lsn: frames.last,
+            record_count: frames.tally.records(),
+            payload_bytes: frames.tally.payload_bytes,
+            time_first_ms: frames.tally.time_first_ms,
+            time_last_ms: frames.tally.time_last_ms,
+            entries: frames.tally.entries,
+        };
+        debug_assert_eq!(
+            Footer::decode(
+                &footer.encode(header.salt),
+                Place { salt: header.salt, offset: footer.offset }
+            )
+            .as_ref(),
+            Ok(&footer),
+        );
+        Ok(Some(footer))
+    }
 }
 
 fn slot_facts(facts: &SegmentFacts, index: u32) -> SlotFacts {
@@ -132,40 +205,4 @@ fn first_slot(degraded: &Degraded) -> Slot {
         oldest_lsn: 1,
         header: degraded.header,
     }
-}
-
-fn rebuild_footer(file: &Arc<dyn IoFile>, degraded: &Degraded) -> io::Result<()> {
-    let header = &degraded.header;
-    let size = file.len()?;
-    let frames = scan::frames(&mut Window::new(&**file)?, header, Some(degraded.next))?;
-    if frames.last.saturating_add(1) != degraded.next {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "records are missing"));
-    }
-    if let FooterFacts::Valid(footer) = facts::footer_of(&**file, header, size)?
-        && (footer.last_lsn, footer.end) == (frames.last, frames.end)
-    {
-        return Ok(());
-    }
-    let footer = Footer {
-        offset: size.next_multiple_of(oncelog_format::limits::ALIGNMENT),
-        last_lsn: frames.last,
-        end: frames.end,
-        // The successor's name stands after a sync of all of it.
-        durable_lsn: frames.last,
-        record_count: frames.tally.records(),
-        payload_bytes: frames.tally.payload_bytes,
-        time_first_ms: frames.tally.time_first_ms,
-        time_last_ms: frames.tally.time_last_ms,
-        entries: frames.tally.entries,
-    };
-    debug_assert_eq!(
-        Footer::decode(
-            &footer.encode(header.salt),
-            Place { salt: header.salt, offset: footer.offset }
-        )
-        .as_ref(),
-        Ok(&footer),
-    );
-    file.write_whole_at(&footer.encode(header.salt), footer.offset)?;
-    file.sync()
 }

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use oncelog_format::limits::FRAMES_OFFSET;
 
 use super::facts::SegmentFacts;
+use super::lock;
 use super::pins::{Holder, HolderKind};
 use super::told::Told;
 use super::trim::Dropped;
@@ -136,6 +137,11 @@ impl Shared {
         if gate.removal.stepping.is_some() || gate.poison.is_some() {
             return false;
         }
+        // A waker or a subscriber of events may have closed the log on this very thread: the
+        // directory may be another one's, and so may what bears these names.
+        if lock(&self.lock).is_none() {
+            return false;
+        }
         let Some(mut leftover) = gate.removal.ready.pop_front() else { return false };
         gate.removal.stepping = Some(leftover.holder());
         drop(gate);
@@ -201,5 +207,33 @@ impl Gate {
         let bytes = bytes.fold(0, u64::saturating_add);
         self.removal.release(self.segments.drain(..count));
         Dropped { segments: u64::try_from(count).unwrap_or(u64::MAX), bytes }
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::io::Io as _;
+    use crate::io::mem::MemIo;
+    use crate::log::{CreateMode, Fill, Log, Options};
+
+    /// The thread that trims went on behind a close by its own waker, without the lock.
+    #[test]
+    fn nothing_is_removed_once_the_directory_may_be_anothers() {
+        let io = MemIo::default();
+        let options = Options::new().create(CreateMode::IfMissing).background(false);
+        let options = options.segment_bytes_max(65_536).fill(Fill::None).io(Arc::new(io.clone()));
+        let (log, _) = Log::open("/log", &options).unwrap();
+        (0..20).for_each(|_| assert!(log.append(&[1; 9000]).is_ok()));
+        log.trim(log.next_lsn()).unwrap();
+        let shared = Arc::clone(&log.handle.shared);
+        assert!(shared.remove_step());
+        log.close().unwrap();
+        let left = io.list(Path::new("/log")).unwrap();
+        assert!(left.len() > 3 && shared.gate().removal.has_ready());
+        assert!(!shared.remove_step(), "a step was taken");
+        assert_eq!(io.list(Path::new("/log")).unwrap(), left);
     }
 }

@@ -113,7 +113,7 @@ fn find(io: &dyn Io, dir: &Path) -> Option<Spare> {
     let mut begin = vec![0; usize::try_from(FRAMES_OFFSET).ok()?];
     let read = file.read_full_at(&mut begin, 0).ok()?;
     let size = file.len().ok()?;
-    let spare = Spare { file, path, size, filled: size };
+    let spare = Spare { file, path, size, filled: size, has_blocks: true };
     if read == begin.len() && begin.iter().all(|byte| *byte == 0) && size > FRAMES_OFFSET {
         return Some(spare);
     }
@@ -133,7 +133,7 @@ fn prepare<'a>(io: &'a dyn Io, dir: &'a Path, size: u64) -> Result<(Spare, NameS
     let written = written.map_err(|e| refusal("cannot write the reserve", &spare.path, e));
     match written.and_then(|()| NameSync::open(io, dir)) {
         Ok(names) => {
-            spare.filled = size;
+            (spare.filled, spare.has_blocks) = (size, true);
             Ok((spare, names))
         }
         Err(e) => {

@@ -332,7 +332,7 @@ impl Tail {
 }
 
 /// SPEC 10, roll, step 3: all else poisons, as where frames are written.
-fn is_no_space(e: &std::io::Error) -> bool {
+pub(super) fn is_no_space(e: &std::io::Error) -> bool {
     is_full(e) || e.kind() == std::io::ErrorKind::WriteZero
 }
 

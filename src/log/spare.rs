@@ -10,10 +10,10 @@ use std::sync::Arc;
 use oncelog_format::limits::FRAMES_OFFSET;
 use oncelog_format::{SegmentHeader, Slot, segment_name};
 
-use super::dir::{Fault, NameSync, refusal};
+use super::dir::{Fault, NameSync, make_anew, refusal};
 use super::facts::SPARE_SUFFIX;
 use crate::error::{Error, Result, is_full};
-use crate::io::{Io, IoFile, OpenHow};
+use crate::io::{Io, IoFile};
 
 /// Smallest and largest bytes that are filled at a time, each a write and a sync: large enough that
 /// the sync is a small part of it, small enough that whoever waits for one hardly notices.
@@ -55,18 +55,23 @@ pub(crate) fn write_zeros(file: &dyn IoFile, from: u64, upto: u64) -> io::Result
 /// Takes the blocks of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reserve {
-    /// Every block, at once.
+    /// Every block, at once, where the file system can.
     Blocks,
     /// None: the file has its length alone.
     Length,
 }
 
 impl Reserve {
-    fn extend(self, file: &dyn IoFile, size: u64) -> io::Result<()> {
-        match self {
-            Self::Blocks => file.allocate(size),
-            Self::Length => file.set_len(size),
+    /// Says whether the file has its blocks.
+    fn extend(self, file: &dyn IoFile, size: u64) -> io::Result<bool> {
+        if self == Self::Blocks {
+            match file.allocate(size) {
+                // Not by zeros: who waits for a roll does not wait for those of a whole segment.
+                Err(e) if e.kind() == io::ErrorKind::Unsupported => {}
+                reserved => return reserved.map(|()| true),
+            }
         }
+        file.set_len(size).map(|()| false)
     }
 }
 
@@ -78,6 +83,8 @@ pub(crate) struct Spare {
     pub(crate) size: u64,
     /// Zeros up to here were written and synced.
     pub(crate) filled: u64,
+    /// Its blocks were reserved, or written.
+    pub(crate) has_blocks: bool,
 }
 
 impl Spare {
@@ -102,21 +109,20 @@ impl Spare {
     ///
     /// As [`Spare::make`].
     pub(super) fn make_at(io: &dyn Io, path: PathBuf, size: u64, reserve: Reserve) -> Result<Self> {
-        let file = match io.open(&path, OpenHow::CreateNew) {
-            // Left by an attempt that was refused; nothing in it counts.
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                io.remove(&path).and_then(|()| io.open(&path, OpenHow::CreateNew))
-            }
-            made => made,
-        };
+        let file = make_anew(io, &path);
         let file = file.map_err(|e| refusal("cannot make a spare segment", &path, e))?;
-        let spare = Self { file, path, size, filled: 0 };
-        if let Err(e) = reserve.extend(&*spare.file, size) {
-            let error = refusal("cannot reserve a segment", &spare.path, e);
-            spare.abandon(io);
-            return Err(error);
+        let mut spare = Self { file, path, size, filled: 0, has_blocks: false };
+        match reserve.extend(&*spare.file, size) {
+            Ok(has_blocks) => {
+                spare.has_blocks = has_blocks;
+                Ok(spare)
+            }
+            Err(e) => {
+                let error = refusal("cannot reserve a segment", &spare.path, e);
+                spare.abandon(io);
+                Err(error)
+            }
         }
-        Ok(spare)
     }
 
     /// Makes it larger. It stays what it was when that is refused.
@@ -126,8 +132,8 @@ impl Spare {
     /// `StoreFull` or `Io`.
     pub(crate) fn grow(&mut self, size: u64, reserve: Reserve) -> Result<()> {
         let grown = reserve.extend(&*self.file, size);
-        grown.map_err(|e| refusal("cannot reserve a segment", &self.path, e))?;
-        self.size = size;
+        let grown = grown.map_err(|e| refusal("cannot reserve a segment", &self.path, e));
+        (self.has_blocks, self.size) = (grown?, size);
         Ok(())
     }
 

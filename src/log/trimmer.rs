@@ -92,6 +92,7 @@ fn run(shared: &Arc<Shared>) {
         }
     }
     drop(gate);
+    // None is taken where this thread has closed the log itself.
     for _ in 0..CLOSING_STEPS {
         if !shared.remove_step() {
             break;

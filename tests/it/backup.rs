@@ -10,7 +10,7 @@ use std::thread;
 use oncelog::io::Io;
 use oncelog::io::fs::FsIo;
 use oncelog::testing::{
-    Dice, EINTR, EIO, EMFILE, ENOSPC, EROFS, Fault, Machine, MemIo, Which, survivors,
+    CallKind, Dice, EINTR, EIO, EMFILE, ENOSPC, EROFS, Fault, Machine, MemIo, Which, survivors,
 };
 use oncelog::{
     BackupReport, Check, Durability, ErrorKind, Log, LogView, Lsn, Options, Record, Severity,
@@ -191,6 +191,31 @@ fn a_backup_beside_writers_and_trims_is_consistent() {
         }
         done.store(true, Ordering::SeqCst);
     });
+}
+
+/// It copied what was trimmed, and a trim beside it ended it as `Trimmed`.
+#[test]
+fn a_backup_behind_a_trim_that_was_refused_half_way_copies_what_is_left() {
+    let io = MemIo::new(Machine::new());
+    let options = options().background(false).io(Arc::new(io.clone()));
+    let (log, _) = Log::open(LOG, &options).unwrap();
+    append_to(&log, RECORDS);
+    let all = log.backup("/all").unwrap();
+    let oldest = log.next_lsn().prev().unwrap();
+    // The first slot is written, the second is not.
+    io.arm(Which::Kind(CallKind::Write), 2, 1, Fault::Error(ENOSPC));
+    assert_eq!(log.trim(oldest).unwrap_err().kind(), ErrorKind::StoreFull);
+    assert_eq!((io.struck(), log.oldest_lsn()), (1, oldest));
+    let report = log.backup("/left").unwrap();
+    assert!(report.segment_count < all.segment_count, "{report:?}");
+    assert_eq!((report.oldest_lsn, report.last_lsn), (oldest, Some(oldest)));
+    log.trim(oldest).unwrap();
+    while log.remove_step().unwrap() {}
+    let entries = io.list(Path::new(LOG)).unwrap().into_iter();
+    let left = entries.filter(|entry| entry.name.to_string_lossy().ends_with(".seg")).count();
+    assert_eq!(usize::try_from(report.segment_count).unwrap(), left);
+    let (copy, _) = Log::open("/left", &options).unwrap();
+    assert_eq!(read(&copy, oldest.get()).len(), 1);
 }
 
 #[test]

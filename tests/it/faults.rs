@@ -3,15 +3,13 @@
 //! it is.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use oncelog::io::Io as _;
 use oncelog::testing::{
-    CallKind, Dice, EDQUOT, EINTR, EIO, EMFILE, ENOSPC, EROFS, Fault, Machine, MemIo, survivors,
+    CallKind, Dice, EDQUOT, EINTR, EIO, EMFILE, ENOSPC, EROFS, Fault, Machine, survivors,
 };
 
-use crate::crash::drive::{DIR, Driver, Op, ROOM};
+use crate::crash::drive::{Driver, Op, ROOM};
 use crate::crash::hold::Hold;
 use crate::crash::oracle::{End, Oracle};
 use crate::figures::figure;
@@ -163,21 +161,12 @@ fn faults_of((kind, len): (CallKind, usize), is_sample: bool) -> Vec<Fault> {
     all.filter(|fault| fault.is_felt(kind, len)).collect()
 }
 
-/// A machine on which the directory of the log is there, durably. A directory whose first sync
-/// failed can never be proven again, so that nothing that its log acknowledges would hold.
-fn machine() -> Machine {
-    let io = MemIo::default();
-    io.create_dir(Path::new(DIR)).unwrap();
-    io.sync_dir(Path::new("/")).unwrap();
-    io.machine()
-}
-
 /// Which call of a workload fails, how many in a row, and how.
 type Injected = (u64, u64, Fault);
 
 /// A process that has played a workload, with a fault or without.
 fn played(ops: &[Op], seed: u64, injected: Option<Injected>) -> Result<Driver, String> {
-    let mut driver = Driver::new(machine(), Oracle::new(), seed, false);
+    let mut driver = Driver::new(Machine::new(), Oracle::new(), seed, false);
     match injected {
         Some((nth, times, fault)) => driver.arm_anywhere(nth, times, fault),
         None => driver.note_calls(),

@@ -11,6 +11,7 @@ mod segments;
 mod stats;
 pub(crate) mod subscribe;
 mod told;
+mod unreserved;
 mod wakers;
 pub(crate) mod watch;
 
@@ -308,6 +309,20 @@ fn a_trim_of_what_is_only_buffered_syncs_it_first() {
     log.append_batch(batch(&[b"a", b"b"]), Durability::Buffered).unwrap();
     log.trim(lsn(3)).unwrap();
     assert_eq!(log.durable_lsn(), Some(lsn(2)));
+}
+
+#[test]
+fn a_trim_whose_sync_of_what_was_buffered_fails_is_poisoned_and_states_nothing() {
+    let (io, options) = memory();
+    let (log, _) = Log::open("/log", &options).unwrap();
+    log.append(b"durable").unwrap();
+    log.append_batch(batch(&[b"a", b"b"]), Durability::Buffered).unwrap();
+    io.arm(Which::Kind(CallKind::Sync), 1, 1, Fault::Error(EIO));
+    check_refused(log.trim(lsn(4)), ErrorKind::Poisoned);
+    assert_eq!((io.struck(), log.oldest_lsn()), (1, Lsn::FIRST));
+    drop(log);
+    let (log, _) = Log::open("/log", &options).unwrap();
+    assert_eq!(read(&log, 1)[0].payload, b"durable"[..]);
 }
 
 /// A clock that goes back.

@@ -45,6 +45,7 @@ mod import;
 #[cfg(feature = "cli")]
 mod kill;
 mod log;
+mod made;
 mod model;
 mod pass_on;
 mod recovery;

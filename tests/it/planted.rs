@@ -176,6 +176,9 @@ fn check_of_locks(bug: Bug) -> fn() {
     match bug {
         Bug::LockNameless => raced::a_lock_that_a_failed_backup_removes_makes_nobody_an_owner,
         Bug::LockOfAnother => raced::a_lock_whose_name_another_file_has_makes_nobody_an_owner,
+        Bug::LockTrusted => {
+            crate::made::a_store_whose_making_failed_is_made_by_the_next_attempt_and_stays
+        }
         other => unreachable!("{other:?} is not a bug of locks"),
     }
 }

@@ -321,9 +321,12 @@ impl Machine {
         Ok(())
     }
 
-    /// A failed sync of a directory: each change is on disk or not, and none is dirty any more.
+    /// A failed sync of a directory: each change is on disk or not, and none is dirty any more but
+    /// the making of a directory (SPEC 14.11).
     pub(super) fn fail_sync_dir(&mut self, dir: Ino, dice: &mut Dice) -> io::Result<()> {
-        self.dir_mut(dir)?.land(|_| dice.below(2) == 1);
+        let made = self.dir(dir)?.unsynced.iter().filter_map(|(_, change)| change.linked());
+        let dirs: Vec<Ino> = made.filter(|ino| self.dir(*ino).is_ok()).collect();
+        self.dir_mut(dir)?.fail(|| dice.below(2) == 1, |ino| dirs.contains(&ino));
         Ok(())
     }
 

@@ -316,6 +316,14 @@ pub(super) enum DirChange {
 }
 
 impl DirChange {
+    /// What got a name.
+    pub(super) const fn linked(&self) -> Option<Ino> {
+        match self {
+            Self::Link(_, ino) => Some(*ino),
+            Self::Unlink(_) => None,
+        }
+    }
+
     fn apply(self, entries: &mut BTreeMap<OsString, Ino>) {
         match self {
             Self::Link(name, ino) => {
@@ -359,6 +367,18 @@ impl DirNode {
         for (k, (_, change)) in std::mem::take(&mut self.unsynced).into_iter().enumerate() {
             if kept(k) {
                 change.apply(&mut self.disk);
+            }
+        }
+    }
+
+    /// A choice of the changes has reached the disk, and the others are forgotten, but for the names
+    /// of some.
+    pub(super) fn fail(&mut self, mut kept: impl FnMut() -> bool, is_dirty: impl Fn(Ino) -> bool) {
+        for (step, change) in std::mem::take(&mut self.unsynced) {
+            if kept() {
+                change.apply(&mut self.disk);
+            } else if change.linked().is_some_and(&is_dirty) {
+                self.unsynced.push((step, change));
             }
         }
     }

@@ -271,7 +271,11 @@ impl CursorFile {
         // alone and fails to be written once can stay unwritten through later syncs that return.
         let len = u64::try_from(CURSORS_LEN).unwrap_or(u64::MAX);
         let zeros = vec![0; CURSORS_LEN];
-        if let Err(e) = file.allocate(len).and_then(|()| file.write_all_at(&zeros, 0)) {
+        let reserved = match file.allocate(len) {
+            Err(e) if e.kind() == io::ErrorKind::Unsupported => Ok(()),
+            reserved => reserved,
+        };
+        if let Err(e) = reserved.and_then(|()| file.write_all_at(&zeros, 0)) {
             abandon(io, &spare);
             return Err(refuse("cannot reserve the file of the cursors", e));
         }

@@ -105,3 +105,18 @@ fn a_sync_of_the_name_of_a_reserve_that_fails_is_final() {
     let (log, _) = Log::open("/log", &options).unwrap();
     log.promise(2 << 20).unwrap();
 }
+
+#[test]
+fn a_reserve_has_its_blocks_also_where_none_can_be_reserved() {
+    let io = MemIo::default();
+    io.arm(Which::Kind(CallKind::Allocate), 1, u64::MAX, Injected::Error(95));
+    let options = Options::new().create(CreateMode::IfMissing).background(false);
+    let options = options.keep_reserve().io(Arc::new(io.clone()));
+    let (log, _) = Log::open("/log", &options).unwrap();
+    log.promise(2 << 20).unwrap();
+    io.set_free_blocks(Some(0));
+    let reserve = io.open(&Path::new("/log").join(RESERVE_NAME), OpenHow::ReadWrite).unwrap();
+    let len = reserve.len().unwrap();
+    assert!(len > 2 << 20);
+    write_zeros(&*reserve, 0, len).unwrap();
+}

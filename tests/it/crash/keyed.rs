@@ -307,16 +307,17 @@ fn no_short_sequence_of_keyed_submits_breaks_the_contract() {
     assert!(reused > 0, "no removed file has come back");
 }
 
-/// A submit in a store whose `nth` call fails: what the caller is told, then a restart without
-/// faults. False when no call was met.
-fn fail(nth: u64, times: u64, fault: Fault) -> bool {
+/// A submit in a store, there already or made for it, whose `nth` call fails: what the caller is
+/// told, then a restart without faults. False when no call was met.
+fn fail(nth: u64, (is_there, times, fault): (bool, u64, Fault)) -> bool {
     let hands = Arc::new(Hands::default());
     let mut told = Told::default();
     let io = MemIo::new(Machine::new());
-    // The names of the directories are durable: what a failed sync did to one is never known.
-    let made = Process::start(io.clone(), &hands, &told).unwrap();
-    made.broadcaster.close().unwrap();
-    let io = made.end(&mut told);
+    if is_there {
+        let made = Process::start(io.clone(), &hands, &told).unwrap();
+        made.broadcaster.close().unwrap();
+        made.end(&mut told);
+    }
     let io = MemIo::new(io.machine());
     io.arm(Which::Any, nth, times, fault);
     match Process::start(io.clone(), &hands, &told) {
@@ -372,12 +373,16 @@ fn no_failing_call_under_a_broadcaster_breaks_the_contract() {
         Fault::Short(100),
     ];
     let faults = if cfg!(planted) { faults } else { &faults[..1] };
-    let jobs: Vec<(Fault, u64)> =
-        faults.iter().flat_map(|fault| [1, 40].map(|times| (*fault, times))).collect();
-    let cases = run_all(&jobs, |(fault, times)| {
+    let each = |fault: &Fault| [true, false].map(|is_there| (is_there, *fault));
+    let jobs: Vec<(bool, u64, Fault)> = faults
+        .iter()
+        .flat_map(each)
+        .flat_map(|(is_there, fault)| [1, 40].map(|times| (is_there, times, fault)))
+        .collect();
+    let cases = run_all(&jobs, |job| {
         let met = |nth: &u64| {
-            catch_unwind(AssertUnwindSafe(|| fail(*nth, *times, *fault)))
-                .unwrap_or_else(|_| panic!("{fault:?} at call {nth}, {times} times"))
+            catch_unwind(AssertUnwindSafe(|| fail(*nth, *job)))
+                .unwrap_or_else(|_| panic!("at call {nth} of (there, times, fault) {job:?}"))
         };
         (1..).step_by(if cfg!(planted) { 1 } else { 5 }).take_while(met).count()
     });

@@ -5,8 +5,10 @@ use std::sync::{Arc, Mutex};
 
 use oncelog::io::Io as _;
 use oncelog::io::fs::FsIo;
-use oncelog::testing::{Dice, ENOSPC, Fault, Machine, MemIo, Which, survivors};
-use oncelog::{Durability, Fill, FindingKind, Log, LogView, Options, Severity};
+use oncelog::testing::{
+    CallKind, Dice, EDQUOT, EIO, EMFILE, ENOSPC, Fault, Machine, MemIo, Which, survivors,
+};
+use oncelog::{Durability, ErrorKind, Fill, FindingKind, Log, LogView, Options, Severity};
 
 use super::watch::{Event, Watch};
 use super::{batch, lsn, options, read};
@@ -170,6 +172,47 @@ fn a_full_disk_leaves_a_segment_degraded_and_the_log_at_work() {
     assert_eq!(log.append(b"goes on").unwrap(), lsn(u64::try_from(RECORD_COUNT).unwrap() + 1));
     log.close().unwrap();
     assert!(!complaints(&io.machine()).is_empty());
+}
+
+/// Each of these was told as a warning, and each open tried the same block again: one that holds
+/// frames which are promised.
+#[test]
+fn a_write_or_sync_of_a_rebuild_that_fails_for_another_reason_than_space_poisons() {
+    #[track_caller]
+    fn check(damage: (&str, Damage), nth: u64, call: CallKind, number: i32, poisons: bool) {
+        let (what, damage) = damage;
+        let mut machine = logged();
+        let path = segments(&machine)[0].clone();
+        change(&mut machine, &path, damage);
+        let io = MemIo::new(machine);
+        let (log, _) = Log::open(DIR, &on(&io)).unwrap();
+        let struck = io.struck();
+        io.arm(Which::Kind(call), nth, 1, Fault::Error(number));
+        assert!(log.rebuild_step());
+        io.disarm();
+        assert_eq!(io.struck(), struck + 1, "{what}: {call:?} {nth}");
+        let refused = log.append(b"more").map_err(|e| e.kind()).err();
+        let expected = poisons.then_some(ErrorKind::Poisoned);
+        assert_eq!(refused, expected, "{what}: {call:?} {nth}: {number}");
+        drop(log);
+        let (log, _) = Log::open(DIR, &on(&io)).unwrap();
+        while log.rebuild_step() {}
+        log.check_open().unwrap();
+        assert_eq!(read(&log, 1).len(), RECORD_COUNT + usize::from(!poisons), "{what}");
+        log.close().unwrap();
+        assert_eq!(complaints(&io.machine()), [], "{what}");
+    }
+    for (at, count) in [(0, 1), (4, 1), (6, 2), (7, 2)] {
+        for nth in 1..=count {
+            check(DAMAGES[at], nth, CallKind::Write, EIO, true);
+            check(DAMAGES[at], nth, CallKind::Sync, EIO, true);
+            check(DAMAGES[at], nth, CallKind::Sync, ENOSPC, true);
+            check(DAMAGES[at], nth, CallKind::Write, ENOSPC, false);
+            check(DAMAGES[at], nth, CallKind::Write, EDQUOT, false);
+        }
+        check(DAMAGES[at], 1, CallKind::Read, EIO, false);
+        check(DAMAGES[at], 1, CallKind::Open, EMFILE, false);
+    }
 }
 
 /// A closed log on a disk, of whose first segment the second slot is damaged.

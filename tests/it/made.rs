@@ -1,0 +1,144 @@
+//! The making of a log and of a store: a call fails, or the process ends with it, somebody tries
+//! again, and what he is then promised survives a power loss. What a failed sync of a directory or a
+//! file has left in the cache is no proof that the disk has it.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use oncelog::io::{Io as _, OpenHow};
+use oncelog::testing::{Dice, EIO, Fault, Machine, MemIo, Which, survivors};
+use oncelog::{CreateMode, ErrorKind, Log, Lsn, Options, Result, Store, StoreOptions};
+
+use crate::figures::figure;
+
+const DIR: &str = "/db";
+
+fn options(io: &MemIo, create: CreateMode) -> Options {
+    let options = Options::new().segment_bytes_max(65_536).background(false);
+    options.create(create).io(Arc::new(io.clone()))
+}
+
+fn open_log(io: &MemIo, create: CreateMode) -> Result<()> {
+    let (log, _) = Log::open(Path::new(DIR), &options(io, create))?;
+    match create {
+        CreateMode::Never => assert_eq!(log.durable_lsn(), Some(Lsn::FIRST)),
+        _ if log.durable_lsn().is_none() => drop(log.append(b"promised")?),
+        _ => {}
+    }
+    log.close()
+}
+
+fn open_store(io: &MemIo, create: CreateMode) -> Result<()> {
+    let store = StoreOptions::new().log(options(io, create)).create(create);
+    Store::open(Path::new(DIR), &store).map(drop)
+}
+
+/// Opens once for each fault, at the call of that number that changes something, then without one;
+/// afterwards the power fails. Says which faults have met a call.
+#[track_caller]
+fn check(open: fn(&MemIo, CreateMode) -> Result<()>, faults: &[(u64, Fault)], seed: u64) -> usize {
+    let mut io = MemIo::new(Machine::new());
+    io.seed(seed);
+    let mut met = 0;
+    for (nth, fault) in faults {
+        let struck = io.struck();
+        io.arm(Which::Persist, *nth, 1, *fault);
+        let opened = open(&io, CreateMode::IfMissing);
+        io.disarm();
+        if io.struck() > struck {
+            met += 1;
+        } else {
+            assert!(opened.is_ok(), "{faults:?}: {opened:?}");
+        }
+        if io.is_stopped() {
+            io = io.successor(io.machine());
+        }
+    }
+    let opened = open(&io, CreateMode::IfMissing);
+    assert!(opened.is_ok(), "{faults:?}, seed {seed}: {opened:?}");
+    let machine = io.machine();
+    let unsynced = machine.unsynced();
+    for way in survivors(&unsynced, 4, &mut Dice::new(seed)) {
+        let io = MemIo::new(machine.power_loss(&unsynced, &way));
+        let opened = open(&io, CreateMode::Never);
+        assert!(opened.is_ok(), "{faults:?}, seed {seed}, the power fails: {opened:?}");
+    }
+    met
+}
+
+/// Each call alone, and each with each call of the attempt behind it.
+fn check_each(open: fn(&MemIo, CreateMode) -> Result<()>) -> usize {
+    let mut cases = 0;
+    for fault in [Fault::Error(EIO), Fault::Last(EIO)] {
+        for seed in 0..4 {
+            for nth in 1.. {
+                if check(open, &[(nth, fault)], seed) == 0 {
+                    break;
+                }
+                cases += 1;
+                let both = |second: &u64| check(open, &[(nth, fault), (*second, fault)], seed) == 2;
+                cases += (1..).take_while(both).count();
+            }
+        }
+    }
+    cases
+}
+
+#[test]
+pub(crate) fn a_store_whose_making_failed_is_made_by_the_next_attempt_and_stays() {
+    let cases = check_each(open_store);
+    assert!(cases > 1000, "{cases}");
+    figure(5, "cases of a failing call at the making of a store", cases);
+}
+
+#[test]
+fn a_log_whose_making_failed_is_made_by_the_next_attempt_and_stays() {
+    let cases = check_each(open_log);
+    assert!(cases > 500, "{cases}");
+    figure(5, "cases of a failing call at the making of a log", cases);
+}
+
+/// A directory with these directories and files in it.
+fn volume(dirs: &[&str], files: &[&str]) -> MemIo {
+    let io = MemIo::new(Machine::new());
+    io.create_dir(Path::new(DIR)).unwrap();
+    for name in dirs {
+        io.create_dir(&Path::new(DIR).join(name)).unwrap();
+    }
+    for name in files {
+        drop(io.open(&Path::new(DIR).join(name), OpenHow::CreateNew).unwrap());
+    }
+    io
+}
+
+fn back_up(io: &MemIo, _: CreateMode) -> Result<()> {
+    let (log, _) = Log::open("/log", &options(io, CreateMode::IfMissing))?;
+    log.append(b"copied")?;
+    let copied = log.backup(DIR);
+    log.close()?;
+    copied.map(drop)
+}
+
+#[test]
+fn the_root_of_a_volume_is_as_good_as_an_empty_directory() {
+    type Make = fn(&MemIo, CreateMode) -> Result<()>;
+    #[track_caller]
+    fn check(make: Make, dirs: &[&str], files: &[&str], refused: Option<ErrorKind>) {
+        let made = make(&volume(dirs, files), CreateMode::IfMissing);
+        assert_eq!(made.as_ref().map_err(|e| e.kind()).err(), refused, "{dirs:?} {files:?}");
+    }
+    let refused = Some(ErrorKind::InvalidInput);
+    let all: [Make; 3] = [open_log, open_store, back_up];
+    for make in all {
+        check(make, &[], &[], None);
+        check(make, &["lost+found"], &[], None);
+        check(make, &["lost+found", "photos"], &[], refused);
+        check(make, &["lost+found"], &["notes.txt"], refused);
+        check(make, &["Lost+Found"], &[], refused);
+    }
+    // Left by whoever ended while he made a lock file.
+    for make in [open_log, open_store] {
+        check(make, &["lost+found"], &["LOCK.spare"], None);
+    }
+    check(back_up, &[], &["LOCK.spare"], refused);
+}
