@@ -70,6 +70,26 @@ pub struct SliceMessage {
     pub payload: Vec<u8>,
 }
 
+/// Asks for locks. What it got and did not hand on it gives up when it goes, on every way out; the
+/// caller does not hold the core then.
+#[derive(Debug)]
+struct Asks<'a> {
+    inner: &'a Inner,
+    holder: Holder,
+}
+
+impl<'a> Asks<'a> {
+    fn new(inner: &'a Inner) -> Self {
+        Self { inner, holder: Holder::Admission(inner.lock().ticket()) }
+    }
+}
+
+impl Drop for Asks<'_> {
+    fn drop(&mut self) {
+        self.inner.release(&mut self.inner.lock(), self.holder);
+    }
+}
+
 impl Jobs {
     pub(crate) fn of(inner: Arc<Inner>) -> Self {
         Self { inner }
@@ -228,14 +248,14 @@ impl Jobs {
             return Ok(ended);
         }
         self.inner.takes_work()?;
-        let holder = Holder::Admission(self.inner.lock().ticket());
+        let asks = Asks::new(&self.inner);
         let own = Resource { domain: JOB_DOMAIN.to_owned(), key: job.to_string(), shared: false };
         let claim = Claim {
             resources: vec![own.clone()],
             message_type: message_type.to_owned(),
             since_ms: self.inner.time().wall_ms(),
         };
-        if let Err(e) = self.inner.ask(holder, claim, Deadline::never()) {
+        if let Err(e) = self.inner.ask(asks.holder, claim, Deadline::never()) {
             // Nobody but an ending holds that lock: one that was accepted meanwhile, and goes no
             // further, is told of as such.
             let ended = if e.kind() == ErrorKind::LockTimeout {
@@ -260,22 +280,19 @@ impl Jobs {
         };
         let begun = self.inner.with_room(|| {
             let mut core = self.inner.lock_to_decide(DECISION_LEN);
-            self.begin_ending(&mut core, holder, (job, attempt), &ending)
+            self.begin_ending(&mut core, asks.holder, (job, attempt), &ending)
         });
-        let mut core = self.inner.lock();
+        drop(asks);
+        let core = self.inner.lock();
         let (id, committed, mine) = match begun {
             Ok(Some(id)) => (id, commit, true),
             Ok(None) => {
-                self.inner.release(&mut core, holder);
                 let state = core.state.job(job).filter(|job| job.attempt == attempt);
                 let end = state.and_then(|state| state.end);
                 let (committed, id) = end.ok_or_else(|| unknown_job(job))?;
                 (id, committed, false)
             }
-            Err(e) => {
-                self.inner.release(&mut core, holder);
-                return Err(refusal::for_now(e));
-            }
+            Err(e) => return Err(refusal::for_now(e)),
         };
         if let Some(cell) = core.runs.get(&id).map(|run| Arc::clone(&run.cell)) {
             self.inner.wait_for_end(core, id, &cell, !mine, Deadline::never())?;
@@ -341,25 +358,24 @@ impl Jobs {
             core.usable()?;
             self.check_reattempt(&core, job)?
         };
-        let holder = Holder::Admission(self.inner.lock().ticket());
+        let asks = Asks::new(&self.inner);
         let claim = {
             let core = self.inner.lock();
             core.claim(&accepted, self.inner.time().wall_ms())
         };
-        self.inner.ask(holder, claim, deadline)?;
+        self.inner.ask(asks.holder, claim, deadline)?;
         let begun = self.inner.with_room(|| {
             let mut core = self.inner.lock_to_take_in(DECISION_LEN);
             let begun = self.begin_attempt(&mut core, job);
             if begun.is_ok() {
-                core.locks.transfer(holder, Holder::Job(job));
+                core.locks.transfer(asks.holder, Holder::Job(job));
                 core.owe_ending(&self.inner.store, job);
             }
             self.inner.tell_owed(&core);
             begun
         });
-        let (pending, attempt) = begun
-            .map_err(refusal::for_now)
-            .inspect_err(|_| self.inner.release(&mut self.inner.lock(), holder))?;
+        drop(asks);
+        let (pending, attempt) = begun.map_err(refusal::for_now)?;
         self.inner.settle(pending)?;
         self.inner.tell_driver(job);
         Ok(attempt)

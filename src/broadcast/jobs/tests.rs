@@ -1,7 +1,11 @@
-use std::sync::mpsc;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{PoisonError, mpsc};
+
+use oncelog_format::message::Scope;
 
 use super::*;
 use crate::broadcast::{Broadcaster, MessageType, Options, Request, Task, Verdict};
+use crate::clock::{Clock, SystemClock};
 use crate::io::mem::{Machine, MemIo};
 use crate::log::CreateMode;
 use crate::store::{Store, StoreOptions};
@@ -76,5 +80,71 @@ fn who_waits_for_the_lock_of_a_job_is_told_of_the_ending_that_has_it() {
     };
     let error = told.recv_timeout(LONG).expect("who waits is never told");
     assert_eq!((error.kind(), error.broadcast_id()), (ErrorKind::Parked, Some(first)), "{error}");
+    broadcaster.close().unwrap();
+}
+
+/// A clock of an embedder that panics at a call of one thread.
+#[derive(Debug, Default)]
+struct Panics(std::sync::Mutex<Option<(std::thread::ThreadId, u32)>>);
+
+impl Clock for Panics {
+    fn wall_ms(&self) -> u64 {
+        let mut at = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((thread, left)) = at.as_mut()
+            && *thread == std::thread::current().id()
+        {
+            *left -= 1;
+            if *left == 0 {
+                *at = None;
+                panic!("a clock panics");
+            }
+        }
+        SystemClock::new().wall_ms()
+    }
+
+    fn monotonic(&self) -> Duration {
+        SystemClock::new().monotonic()
+    }
+}
+
+#[test]
+fn code_of_the_embedder_that_panics_leaves_no_lock_of_a_job_behind() {
+    let clock = Arc::new(Panics::default());
+    let store = StoreOptions::new().create(CreateMode::IfMissing);
+    let store = store.io(Arc::new(MemIo::new(Machine::new()))).clock(Arc::<Panics>::clone(&clock));
+    let kinds =
+        [Kind("Load", Role::StartsJob, Verdict::Done), Kind("Abort", Role::EndsJob, Verdict::Done)];
+    let options = kinds.into_iter().fold(Options::new(), |o, kind| o.register(Arc::new(kind)));
+    let broadcaster = Broadcaster::open(Store::open("/store", &store).unwrap(), options).unwrap();
+    let key = Scope {
+        principal: "p".to_owned(),
+        message_type: "Load".to_owned(),
+        domain: "d".to_owned(),
+        identity: String::new(),
+        generation: 0,
+        client_key: b"k".to_vec(),
+    };
+    let asked = Request::new("Load", Some(key), vec!["a".to_owned()], vec![]).making_vchannels();
+    let job = broadcaster.submit(&asked, None).unwrap().id;
+    let jobs = broadcaster.jobs();
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut panics = 0;
+        let mut each = |call: &dyn Fn() -> Result<()>| {
+            for nth in 1.. {
+                let thread = std::thread::current().id();
+                *clock.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((thread, nth));
+                match catch_unwind(AssertUnwindSafe(call)) {
+                    Ok(done) => return done.unwrap(),
+                    Err(_panic) => panics += 1,
+                }
+            }
+        };
+        each(&|| jobs.end(job, 1, ("Abort", false), vec![]).map(drop));
+        each(&|| jobs.reattempt(job, Some(LONG)).map(drop));
+        tell.send(panics).unwrap();
+    });
+    let panics = told.recv_timeout(2 * LONG).expect("a lock stays behind");
+    assert!(panics >= 4, "{panics} panics");
     broadcaster.close().unwrap();
 }
