@@ -1,11 +1,17 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{PoisonError, mpsc};
+use std::time::Duration;
 
-use oncelog_format::message::Scope;
+use oncelog_format::control::{Accepted, JobLink};
+use oncelog_format::message::{BroadcastHeader, Fingerprint, Resource, Scope};
 
 use super::*;
+use crate::broadcast::core::Deadline;
+use crate::broadcast::kind::Role;
+use crate::broadcast::locks::{Claim, Holder};
 use crate::broadcast::{Broadcaster, MessageType, Options, Request, Task, Verdict};
 use crate::clock::{Clock, SystemClock};
+use crate::error::ErrorKind;
 use crate::io::mem::{Machine, MemIo};
 use crate::log::CreateMode;
 use crate::store::{Store, StoreOptions};
