@@ -21,6 +21,7 @@ use super::policy::WhenFull;
 use super::refusal;
 use super::request::{Answer, Request, check_key, tombstone_answer};
 use super::room;
+use super::state::Known;
 use super::told::Told;
 use super::trace::{self, TraceParent};
 use super::waiting::{WAITERS_MAX, WAITERS_PER_KEY_MAX, Waiting};
@@ -143,6 +144,7 @@ impl Inner {
         starts_job: bool,
         deadline: Deadline,
     ) -> Result<Looked<'_>> {
+        let (mut now_ms, mut clock_held) = self.time().look();
         let mut core = self.lock();
         let Some(scope) = &request.scope else {
             core.usable()?;
@@ -160,15 +162,26 @@ impl Inner {
             }
             if core.reservations.get(scope).is_some_and(|reservation| reservation.owned) {
                 core = self.wait_for_reservation(core, scope, deadline)?;
+                (now_ms, clock_held) = self.time().look();
                 continue;
             }
-            let now_ms = self.time().wall_ms();
-            let owner = core.state.owner(scope);
-            if let Some(id) = owner.filter(|id| !core.state.is_over(*id, now_ms)) {
-                match self.answer_duplicate(core, id, print, deadline)? {
-                    Some(answer) => return Ok(Looked::Known(answer)),
-                    None => core = self.lock(),
+            let owner = match core.state.known(scope, print, now_ms) {
+                // The end of a run may not be durable yet.
+                Known::Answered(answer) if !core.runs.contains_key(&answer.id) => {
+                    drop(core);
+                    self.counts.key_hits.one();
+                    return Ok(Looked::Known(Answer { duplicated: true, clock_held, ..answer }));
                 }
+                Known::Answered(answer) => Some(answer.id),
+                Known::Owned(id) => Some(id),
+                Known::New => None,
+            };
+            if let Some(id) = owner {
+                if let Some(answer) = self.answer_duplicate(core, id, print, deadline)? {
+                    return Ok(Looked::Known(answer));
+                }
+                (now_ms, clock_held) = self.time().look();
+                core = self.lock();
                 continue;
             }
             core.usable()?;
@@ -261,11 +274,6 @@ impl Inner {
             }
             let answer = self.wait_for_end(core, id, &cell, true, deadline)?;
             return Ok(Some(answer));
-        }
-        if let Some(answer) = core.state.answer(id, print) {
-            drop(core);
-            self.counts.key_hits.one();
-            return Ok(Some(self.as_given(answer, true)));
         }
         let Some(task) = core.state.task(id) else { return Ok(None) };
         #[cfg(planted)]

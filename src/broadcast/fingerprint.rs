@@ -15,9 +15,12 @@ const VERSION: u32 = 1;
 /// Separates these digests from any other use of the hash.
 const DOMAIN: &[u8] = b"oncelog fingerprint 1";
 
+/// Room for the scope of most keys, so that none of them moves as it is encoded.
+const KEY_LEN: usize = 256;
+
 /// Digests what a request asks for; `resources` are its keys, sorted and unique.
 pub(crate) fn fingerprint(request: &Request, resources: &[Resource]) -> Result<Fingerprint> {
-    let mut key = Vec::new();
+    let mut key = Vec::with_capacity(KEY_LEN);
     if let Some(scope) = &request.scope {
         encode_scope(scope, &mut key)?;
     }
@@ -83,7 +86,7 @@ fn canonical_vchannels(vchannels: &[String]) -> Vec<u8> {
     let mut sorted: Vec<&String> = vchannels.iter().collect();
     sorted.sort();
     sorted.dedup();
-    let mut out = Vec::new();
+    let mut out = Vec::with_capacity(sorted.iter().map(|name| name.len() + 8).sum());
     sorted.into_iter().for_each(|name| put(&mut out, name));
     out
 }

@@ -31,6 +31,17 @@ pub(crate) use self::entries::EntryOrder;
 use self::size::{Size, job_bytes, task_bytes};
 pub use self::task::{Job, TaskState};
 
+/// What is known of a scope.
+#[derive(Debug)]
+pub(crate) enum Known {
+    /// Nothing, or nothing any more.
+    New,
+    /// This broadcast owns it, and says more.
+    Owned(BroadcastId),
+    /// Its owner is done, was asked for the same, and this is its answer.
+    Answered(Answer),
+}
+
 /// The durable state: a function of the control records alone.
 #[derive(Clone, Debug, Default)]
 pub struct State {
@@ -309,10 +320,22 @@ impl State {
         live.or_else(|| self.tombstones.task(id).map(Cow::Owned))
     }
 
-    /// What a tombstone answers a retry of this fingerprint with; `None` also where a whole task
-    /// has to say it.
-    pub(crate) fn answer(&self, id: BroadcastId, print: &Fingerprint) -> Option<Answer> {
-        self.tombstones.answer(id, print)
+    /// What is known of a scope at `now_ms`, and what a retry of this fingerprint is answered with
+    /// where a tombstone says it.
+    pub(crate) fn known(&self, scope: &Scope, print: &Fingerprint, now_ms: u64) -> Known {
+        let of = |id| match self.tasks.get(&id) {
+            Some(task) => (task.accepted.scope.as_ref() == Some(scope)).then_some((id, None)),
+            None => self.tombstones.known(id, scope, print).map(|known| (id, Some(known))),
+        };
+        let Some((id, tombstone)) = self.scopes.find(scope, of) else { return Known::New };
+        let (is_over, answer) = match tombstone {
+            Some(known) => (now_ms >= known.until_ms && !self.is_running(id), known.answer),
+            None => (self.is_over(id, now_ms), None),
+        };
+        if is_over {
+            return Known::New;
+        }
+        answer.map_or(Known::Owned(id), Known::Answered)
     }
 
     /// Returns all tasks, live and tombstones, by identity.
@@ -347,9 +370,12 @@ impl State {
     /// Returns the identity that owns a scope.
     #[must_use]
     pub fn owner(&self, scope: &Scope) -> Option<BroadcastId> {
-        self.scopes.find(scope, |id| match self.tasks.get(&id) {
-            Some(task) => task.accepted.scope.as_ref() == Some(scope),
-            None => self.tombstones.is_of(id, scope),
+        self.scopes.find(scope, |id| {
+            let is_of = match self.tasks.get(&id) {
+                Some(task) => task.accepted.scope.as_ref() == Some(scope),
+                None => self.tombstones.is_of(id, scope),
+            };
+            is_of.then_some(id)
         })
     }
 

@@ -26,6 +26,14 @@ pub(crate) struct Tombstones {
     shapes: Shapes,
 }
 
+/// What a tombstone says of its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Known {
+    pub(crate) until_ms: u64,
+    /// `None` for another fingerprint.
+    pub(crate) answer: Option<Answer>,
+}
+
 impl Tombstones {
     /// Takes a task in that is done; gives it back where it holds what no tombstone does.
     pub(crate) fn insert(&mut self, task: TaskState) -> Result<(), TaskState> {
@@ -59,10 +67,22 @@ impl Tombstones {
         self.pages.record(id.0).is_some()
     }
 
-    /// What a retry of this fingerprint is answered with.
-    pub(crate) fn answer(&self, id: BroadcastId, print: &Fingerprint) -> Option<Answer> {
+    /// Of a tombstone of this scope: until when it is known in milliseconds, and what a retry of this
+    /// fingerprint is answered with; `None` of another scope.
+    pub(crate) fn known(
+        &self,
+        id: BroadcastId,
+        scope: &Scope,
+        print: &Fingerprint,
+    ) -> Option<Known> {
         let (number, mut rest) = record::shape(self.pages.record(id.0)?)?;
-        record::answer(id, self.shapes.shape(number)?, &mut rest, print)
+        let shape = self.shapes.shape(number)?;
+        if !shape.is_of(scope) || !record::is_own(rest, scope)? {
+            return None;
+        }
+        let mut own = rest;
+        let until_ms = record::take(&mut own)?.saturating_add(shape.lifetime_ms);
+        Some(Known { until_ms, answer: record::answer(id, shape, &mut rest, print) })
     }
 
     /// Whose key it is, when it was done in milliseconds, and its class in the window.

@@ -95,6 +95,14 @@ impl LogTime {
         self.with(|rules, now| rules.as_mut().is_none_or(|rules| rules.is_held(now)))
     }
 
+    /// Log time in milliseconds, and whether a wall clock far ahead is not believed, at one instant.
+    pub(crate) fn look(&self) -> (u64, bool) {
+        self.with(|rules, now| match rules {
+            Some(rules) => (rules.advance(now), rules.lead.is_some()),
+            None => (now.wall_ms, true),
+        })
+    }
+
     /// Wall clock minus log time in milliseconds.
     #[must_use]
     pub fn offset_ms(&self) -> i64 {

@@ -1,6 +1,6 @@
 //! Records of a few bytes by number, 64 numbers to a page: one block of memory for all of them.
 
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 
 /// Numbers of a page, one bit each.
 const PAGE_COUNT: u64 = 64;
@@ -11,7 +11,9 @@ const GROW_LEN: usize = 512;
 /// Records by number.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pages {
-    pages: BTreeMap<u64, Page>,
+    /// In their order. Those of identities that follow each other stand where counting from the
+    /// first one leads.
+    pages: VecDeque<(u64, Page)>,
     count: usize,
 }
 
@@ -86,23 +88,43 @@ impl Page {
 }
 
 impl Pages {
+    /// Where a page stands, or would.
+    fn place(&self, page: u64) -> Result<usize, usize> {
+        let Some((first, _)) = self.pages.front() else { return Err(0) };
+        let Some(offset) = page.checked_sub(*first) else { return Err(0) };
+        // No page is missing, or some are before it.
+        let most = self.pages.len().saturating_sub(1);
+        let at = usize::try_from(offset).map_or(most, |offset| offset.min(most));
+        match self.pages.get(at) {
+            Some((number, _)) if *number == page => Ok(at),
+            Some((number, _)) if *number < page => Err(at + 1),
+            _ => self.pages.binary_search_by_key(&page, |(number, _)| *number),
+        }
+    }
+
     pub(crate) fn record(&self, number: u64) -> Option<&[u8]> {
-        self.pages.get(&(number / PAGE_COUNT))?.record(bit(number))
+        let (_, page) = self.pages.get(self.place(number / PAGE_COUNT).ok()?)?;
+        page.record(bit(number))
     }
 
     /// Puts a record in place of the one that is there.
     pub(crate) fn insert(&mut self, number: u64, record: &[u8]) {
-        let page = self.pages.entry(number / PAGE_COUNT).or_default();
+        let at = self.place(number / PAGE_COUNT).unwrap_or_else(|at| {
+            self.pages.insert(at, (number / PAGE_COUNT, Page::default()));
+            at
+        });
+        let Some((_, page)) = self.pages.get_mut(at) else { return };
         self.count += usize::from(page.present & bit(number) == 0);
         page.insert(bit(number), record);
     }
 
     pub(crate) fn remove(&mut self, number: u64) {
-        let Some(page) = self.pages.get_mut(&(number / PAGE_COUNT)) else { return };
+        let Ok(at) = self.place(number / PAGE_COUNT) else { return };
+        let Some((_, page)) = self.pages.get_mut(at) else { return };
         self.count -= usize::from(page.present & bit(number) != 0);
         page.remove(bit(number));
         if page.present == 0 {
-            self.pages.remove(&(number / PAGE_COUNT));
+            self.pages.remove(at);
         }
     }
 
@@ -116,11 +138,12 @@ impl Pages {
         let (first, from) = (number / PAGE_COUNT, bit(number));
         let of =
             |(page, present): (u64, u64)| page * PAGE_COUNT + u64::from(present.trailing_zeros());
-        let pages = self.pages.range(first..).map(|(at, page)| {
+        let begin = self.place(first).unwrap_or_else(|at| at);
+        let mut pages = self.pages.range(begin..).map(|(at, page)| {
             let behind = if *at == first { !from.wrapping_sub(1) } else { u64::MAX };
             (*at, page.present & behind)
         });
-        pages.into_iter().find(|(_, present)| *present != 0).map(of)
+        pages.find(|(_, present)| *present != 0).map(of)
     }
 
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u64> {
@@ -137,6 +160,8 @@ fn bit(number: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use crate::io::fault::Dice;
 
@@ -145,7 +170,7 @@ mod tests {
         let (mut dice, mut pages, mut map) = (Dice::new(5), Pages::default(), BTreeMap::new());
         for n in 0..20_000_u32 {
             let number =
-                if dice.below(50) == 0 { u64::MAX - dice.below(70) } else { dice.below(300) };
+                if dice.below(50) == 0 { u64::MAX - dice.below(70) } else { dice.below(20_000) };
             if dice.below(2) == 0 {
                 let record = vec![n.to_le_bytes()[0]; dice.index(40)];
                 pages.insert(number, &record);
@@ -155,13 +180,13 @@ mod tests {
                 map.remove(&number);
             }
             assert_eq!(pages.count(), map.len());
-            let asked = dice.below(300);
+            let asked = dice.below(20_000);
             assert_eq!(pages.record(asked), map.get(&asked).map(Vec::as_slice));
             assert_eq!(pages.first_from(asked), map.range(asked..).next().map(|(n, _)| *n));
             if n % 100 == 0 {
                 assert!(pages.numbers().eq(map.keys().copied()));
                 let bytes: usize = map.values().map(Vec::len).sum();
-                let held: usize = pages.pages.values().map(|page| page.bytes.len()).sum();
+                let held: usize = pages.pages.iter().map(|(_, page)| page.bytes.len()).sum();
                 assert_eq!(held, bytes);
             }
         }

@@ -66,7 +66,7 @@ impl Shape {
 /// Shapes by number, each as long as a tombstone has it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shapes {
-    shapes: HashMap<usize, (Arc<Shape>, usize)>,
+    shapes: Vec<Option<(Arc<Shape>, usize)>>,
     numbers: HashMap<Arc<Shape>, usize>,
     /// Numbers below the greatest that are free.
     free: Vec<usize>,
@@ -77,46 +77,51 @@ pub(crate) struct Shapes {
 impl Shapes {
     /// Counts one more tombstone of the shape of an acceptance; returns its number.
     pub(crate) fn enter(&mut self, accepted: &Accepted, scope: &Scope) -> usize {
-        let last = self.shapes.get(&self.last);
-        if last.is_none_or(|(shape, _)| !shape.fits(accepted, scope)) {
+        if self.shape(self.last).is_none_or(|shape| !shape.fits(accepted, scope)) {
             let shape = Shape::new(accepted, scope);
             self.last = match self.numbers.get(&shape) {
                 Some(number) => *number,
                 None => self.add(shape),
             };
         }
-        if let Some((_, count)) = self.shapes.get_mut(&self.last) {
+        if let Some(Some((_, count))) = self.shapes.get_mut(self.last) {
             *count += 1;
         }
         self.last
     }
 
     fn add(&mut self, shape: Shape) -> usize {
-        let number = self.free.pop().unwrap_or(self.shapes.len());
         let shape = Arc::new(shape);
-        self.numbers.insert(Arc::clone(&shape), number);
-        self.shapes.insert(number, (shape, 0));
+        let entry = Some((Arc::clone(&shape), 0));
+        let free = self.free.pop();
+        let number = free.unwrap_or(self.shapes.len());
+        match self.shapes.get_mut(number) {
+            Some(place) => *place = entry,
+            None => self.shapes.push(entry),
+        }
+        self.numbers.insert(shape, number);
         number
     }
 
     /// Counts one tombstone less; a shape that none has is forgotten.
     pub(crate) fn leave(&mut self, number: usize) {
-        let Some((shape, count)) = self.shapes.get_mut(&number) else { return };
+        let Some(place) = self.shapes.get_mut(number) else { return };
+        let Some((shape, count)) = place else { return };
         *count = count.saturating_sub(1);
         if *count == 0 {
             self.numbers.remove(shape);
-            self.shapes.remove(&number);
+            *place = None;
             self.free.push(number);
         }
     }
 
     pub(crate) fn shape(&self, number: usize) -> Option<&Shape> {
-        self.shapes.get(&number).map(|(shape, _)| &**shape)
+        self.shapes.get(number)?.as_ref().map(|(shape, _)| &**shape)
     }
 
     /// How many there are.
     #[cfg(test)]
     pub(crate) fn count(&self) -> usize {
-        self.shapes.len()
+        self.shapes.iter().flatten().count()
     }
 }

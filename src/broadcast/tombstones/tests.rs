@@ -89,13 +89,22 @@ fn a_tombstone_is_the_task_that_it_was() {
         let print = expected.map(|task| task.accepted.fingerprint.clone());
         let none = Fingerprint { version: 1, fields: Vec::new() };
         let print = print.unwrap_or(none);
-        assert_eq!(stones.answer(asked, &print), expected.and_then(tombstone_answer));
-        let mut other = print.clone();
-        other.fields.first_mut().into_iter().for_each(|field| field.digest[31] ^= 1);
-        assert_eq!(stones.answer(asked, &other).is_some(), other == print && expected.is_some());
         let scope = expected.and_then(|task| task.accepted.scope.clone());
+        let known = |print: &Fingerprint| {
+            let known = scope.as_ref().and_then(|scope| stones.known(asked, scope, print));
+            assert_eq!(
+                known.as_ref().map(|known| known.until_ms),
+                expected.and_then(TaskState::expires_at_ms)
+            );
+            known.and_then(|known| known.answer)
+        };
+        assert_eq!(known(&print), expected.and_then(tombstone_answer));
+        let mut changed = print.clone();
+        changed.fields.first_mut().into_iter().for_each(|field| field.digest[31] ^= 1);
+        assert_eq!(known(&changed).is_some(), changed == print && expected.is_some());
         let other = task(&mut dice, id).accepted.scope.clone().unwrap();
         assert_eq!(stones.is_of(asked, &other), scope.as_ref() == Some(&other));
+        assert_eq!(stones.known(asked, &other, &print).is_some(), stones.is_of(asked, &other));
         assert!(scope.is_none_or(|scope| stones.is_of(asked, &scope)));
     }
     for id in tasks.into_keys() {
