@@ -189,14 +189,13 @@ impl DirLock {
     /// The identity.
     pub(crate) fn identify(&self, owner: Owner, uuid: Uuid) -> Result<()> {
         let content = encode_lock(owner, uuid);
-        let written = self.file.write_all_at(&content, 0);
+        let written = self.file.write_all_at(&content, 0).and_then(|()| self.file.sync());
         if written.is_err()
             && let Err(e) = self.file.write_all_at(&[0; LOCK_CONTENT_LEN], 0)
         {
-            // A part may stand there, which reads as damage.
+            // A part may stand there, which reads as damage; all of it, as what was synced.
             tracing::error!(path = %self.path.display(), error = %e, "the lock file is damaged");
         }
-        let written = written.and_then(|()| self.file.sync());
         written.map_err(|e| Error::io("cannot write the lock file", &self.path, e))
     }
 }

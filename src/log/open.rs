@@ -200,14 +200,19 @@ fn resume(
         drop(gate);
         rolled?;
     }
-    if !survey.identified {
-        let lock = shared.lock.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(lock) = lock.as_ref() {
-            lock.identify(Owner::Log, uuid)?;
-        }
-    }
+    identify(&shared, &survey, uuid)?;
     shared.release_leftovers()?;
     Ok((shared, report))
+}
+
+/// Sees to the identity in the lock file. Whoever made the log may have failed to sync it; where
+/// there is a record, an open has returned since.
+fn identify(shared: &Shared, survey: &Survey, uuid: Uuid) -> Result<()> {
+    match super::lock(&shared.lock).as_ref() {
+        Some(lock) if !survey.identified => lock.identify(Owner::Log, uuid),
+        Some(lock) if survey.last == 0 => lock.prove(Owner::Log, uuid),
+        _ => Ok(()),
+    }
 }
 
 /// Whether the next frame needs a segment of its own. One of another minor may promise what this

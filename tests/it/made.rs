@@ -59,7 +59,10 @@ fn check(open: fn(&MemIo, CreateMode) -> Result<()>, faults: &[(u64, Fault)], se
     let machine = io.machine();
     let unsynced = machine.unsynced();
     for way in survivors(&unsynced, 4, &mut Dice::new(seed)) {
-        let io = MemIo::new(machine.power_loss(&unsynced, &way));
+        let left = machine.power_loss(&unsynced, &way);
+        let lock = left.bytes(Path::new(DIR).join("LOCK")).unwrap();
+        assert_ne!(lock[..32], [0; 32], "{faults:?}, seed {seed}: without a UUID");
+        let io = MemIo::new(left);
         let opened = open(&io, CreateMode::Never);
         assert!(opened.is_ok(), "{faults:?}, seed {seed}, the power fails: {opened:?}");
     }
