@@ -1,5 +1,6 @@
-//! The proof: the tests of crashes and of damage at full size, in one optimised build of the library alone in which
-//! each known mistake can be put in, so that a figure counts only if the same run has caught them.
+//! The proof: the tests of crashes and of damage at full size, in one optimised build of the library
+//! alone in which each known mistake can be put in, so that a figure counts only if the same run has
+//! caught them.
 //!
 //! Built and run by `scripts/proof` with `--cfg planted`. Without that configuration it is empty;
 //! the binary `it` runs the same tests, smaller, on the code that ships.
@@ -25,6 +26,7 @@ mod faults;
 mod figures;
 mod image;
 mod log;
+mod made;
 mod pass_on;
 mod planted;
 mod recovery;
