@@ -4,7 +4,7 @@
 //! and ends with a broadcast of its own, which alone makes its rows visible:
 //!
 //! 1. *Look.* Each file is read once: types, rows, digest, primary keys. What is wrong with a row
-//!   is found here, before one is appended.
+//!    is found here, before one is appended.
 //! 2. *Plan.* What will be done is recorded: files as they were, slices, where they can stand.
 //! 3. *Append.* The slices that do not stand yet are appended, each whole or not at all.
 //! 4. *End.* `CommitImport` or `AbortImport` to every vchannel; the first verdict counts.

@@ -4,7 +4,7 @@
 //!
 //! 1. every file is read once, nothing is appended;
 //! 2. the ends of the pchannels are read and pinned, then the plan is recorded: every message of
-//!   the attempt stands behind those ends;
+//!    the attempt stands behind those ends;
 //! 3. each pchannel is read from there for the slices that stand already, and only then the missing
 //!    ones are appended, each as one batch a pchannel, so that it stands whole or not at all;
 //! 4. when all stand, the attempt is committed by a broadcast. A failure before that aborts it.

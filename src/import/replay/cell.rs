@@ -3,14 +3,12 @@
 //! | type | text |
 //! | --- | --- |
 //! | integers | all digits |
-//! | floats | the shortest digits that read back as the same f64 (a narrower float is widened,
-//! which is exact); NaN and the infinities, which JSON does not have, as strings |
+//! | floats | the shortest digits that read back as the same f64 (a narrower float is widened, which is exact); NaN and the infinities, which JSON does not have, as strings |
 //! | text | a string |
 //! | JSON text | itself |
 //! | binary | a string of hexadecimal digits |
 //! | lists, structs, maps | arrays, objects, arrays of `key` and `value` |
-//! | decimals, dates, times | a string: exact digits, RFC 3339; an instant ends in `Z`, whatever
-//! zone its column names |
+//! | decimals, dates, times | a string: exact digits, RFC 3339; an instant ends in `Z`, whatever zone its column names |
 //! | dates and times that no calendar has | a string: the number of their days or ticks |
 
 use std::io::Write as _;
