@@ -25,6 +25,7 @@ mod faults;
 mod figures;
 mod image;
 mod log;
+mod made;
 mod planted;
 mod recovery;
 mod reference;
