@@ -21,7 +21,7 @@ mod finding;
 mod group;
 mod log_source;
 mod maps;
-mod open;
+pub(crate) mod open;
 mod options;
 mod pending;
 mod pins;

@@ -24,6 +24,7 @@ use crate::log::dir::{
     DirLock, absolute, make_named, sync_dir, sync_parent, sync_parent_if_allowed, wait_free,
 };
 use crate::log::facts::{LOCK_NAME, SPARE_SUFFIX, is_lost_found};
+use crate::log::open::is_unused;
 use crate::log::{CreateMode, Log, Options, Record, RecordKind, RecoveryReport, Retention};
 use crate::sync::Mutex;
 
@@ -34,7 +35,7 @@ pub(crate) const CONTROL: &str = "control";
 pub(crate) const CHANNELS: &str = "channels";
 
 /// What is wrong where there is a control log and no lock file.
-pub(crate) const LOCK_GONE: &str = "the store has lost its lock file";
+const LOCK_GONE: &str = "the store has lost its lock file";
 
 /// What is wrong where control names a pchannel that is not there.
 pub(crate) const CHANNEL_GONE: &str = "the log of a pchannel is gone";
@@ -364,10 +365,11 @@ fn prepare(io: &dyn Io, dir: &Path, create: CreateMode) -> Result<()> {
                 }
                 return Ok(());
             }
-            if entries.iter().any(|entry| entry.name == CONTROL) {
-                return Err(Error::new(ErrorKind::Corrupt, LOCK_GONE).at_path(dir));
-            }
-            if !entries.iter().all(is_nothing) {
+            expect_unfinished(io, dir, &entries)?;
+            let has_control = entries.iter().any(|entry| entry.name == CONTROL);
+            let is_of_store = |entry: &DirEntry| entry.name == CONTROL || entry.name == CHANNELS;
+            if !entries.iter().all(|entry| is_nothing(entry) || (has_control && is_of_store(entry)))
+            {
                 let what = "the directory holds something else";
                 return Err(Error::new(ErrorKind::InvalidInput, what).at_path(dir));
             }
@@ -385,6 +387,17 @@ fn prepare(io: &dyn Io, dir: &Path, create: CreateMode) -> Result<()> {
 fn is_nothing(entry: &DirEntry) -> bool {
     let is_spare = entry.name.to_str().is_some_and(|name| name.ends_with(SPARE_SUFFIX));
     is_lost_found(&entry.name) || (is_spare && entry.kind == EntryKind::File)
+}
+
+/// Fails as `Corrupt` where a store has lost its lock file: its making had come to an end, for
+/// control has a record, or is damaged.
+pub(crate) fn expect_unfinished(io: &dyn Io, dir: &Path, entries: &[DirEntry]) -> Result<()> {
+    let control = entries.iter().find(|entry| entry.name == CONTROL);
+    let Some(control) = control else { return Ok(()) };
+    if control.kind == EntryKind::Dir && is_unused(io, &dir.join(CONTROL))? {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Corrupt, LOCK_GONE).at_path(dir))
 }
 
 fn no_store(dir: &Path) -> Error {

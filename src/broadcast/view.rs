@@ -14,7 +14,7 @@ use crate::log::dir::absolute;
 use crate::log::facts::LOCK_NAME;
 use crate::lsn::Lsn;
 use crate::store::{
-    CHANNEL_GONE, CHANNELS, CONTROL, LOCK_GONE, expect_log, identity, list, pchannel_dirs,
+    CHANNEL_GONE, CHANNELS, CONTROL, expect_log, expect_unfinished, identity, list, pchannel_dirs,
 };
 
 /// A look at a store. It shows the records that recovery would keep; some may not be durable yet.
@@ -41,8 +41,8 @@ impl StoreView {
             Err(e) => return Err(Error::io("cannot look at the path", dir, e)),
         };
         let has = |name: &str| entries.iter().any(|entry| entry.name == name);
-        if !has(LOCK_NAME) && has(CONTROL) {
-            return Err(Error::new(ErrorKind::Corrupt, LOCK_GONE).at_path(dir));
+        if !has(LOCK_NAME) {
+            expect_unfinished(&*io, dir, &entries)?;
         }
         if !has(LOCK_NAME) || identity(&*io, dir)?.is_none() {
             return Err(Error::new(ErrorKind::InvalidInput, "there is no store").at_path(dir));

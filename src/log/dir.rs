@@ -136,29 +136,34 @@ impl DirLock {
         Ok(self)
     }
 
-    /// Puts another file in the place of this one, and holds the locks of both until it stands
-    /// there. The sync of the old one's name may have failed, and another sync would prove nothing
-    /// of it (SPEC 14.6); that of a rename does.
+    /// Makes another file in the place of this one. The sync of its name may have failed, and
+    /// another sync would prove nothing of it (SPEC 14.6); that of the new name does. Until then
+    /// the old file keeps a name, for a crash may bring it back as `LOCK`: its blocks must not be
+    /// another file's by then (SPEC 14.12).
     fn renew(self, io: &dyn Io, dir: &Path) -> Result<Self> {
         #[cfg(planted)]
         if crate::planted::is_active(crate::planted::Bug::LockTrusted) {
             fill(&*self.file).map_err(|e| refusal("cannot write the lock file", &self.path, e))?;
             return Ok(self);
         }
-        let spare = dir.join(format!("{LOCK_NAME}{SPARE_SUFFIX}"));
-        let made = make_anew(io, &spare).and_then(|file| {
-            let renamed = match file.try_lock()? {
-                true => fill(&*file).and_then(|_| io.rename(&spare, &self.path)),
-                false => Err(io::ErrorKind::WouldBlock.into()),
-            };
-            if renamed.is_err() {
-                drop(io.remove(&spare));
-            }
-            renamed.map(|()| file)
-        });
-        let file = made.map_err(|e| refusal("cannot replace the lock file", &spare, e))?;
+        let failed = |e| refusal("cannot replace the lock file", &self.path, e);
+        let mut aside = asides(io, dir).map_err(failed)?;
+        let free = (0..=aside.len()).map(|n| dir.join(format!("{LOCK_NAME}.{n}{SPARE_SUFFIX}")));
+        let free = free.into_iter().find(|name| !aside.contains(name));
+        aside.extend(free);
+        if let Some(name) = aside.last() {
+            io.rename(&self.path, name).map_err(failed)?;
+        }
+        // Who finds no lock file meanwhile makes one himself, and has the directory.
+        let Some(lock) = Self::make(io, dir)? else { return Err(busy(&self.path)) };
+        fill(&*lock.file).map_err(failed)?;
         sync_dir(io, dir)?;
-        Ok(Self { file, path: self.path, is_made: true })
+        for name in aside {
+            if let Err(e) = io.remove(&name) {
+                tracing::warn!(path = %name.display(), error = %e, "a spare stays");
+            }
+        }
+        Ok(lock)
     }
 
     /// Writes an identity that was found once more: the sync of it may have failed.
@@ -234,6 +239,16 @@ fn open_or_make(io: &dyn Io, path: &Path) -> io::Result<(Arc<dyn IoFile>, bool)>
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => open(),
         made => made.map(|file| (file, true)),
     }
+}
+
+/// The names that lock files got which were replaced.
+fn asides(io: &dyn Io, dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let names = io.list(dir)?.into_iter().filter_map(|entry| entry.name.into_string().ok());
+    let is_aside = |name: &String| {
+        let number = name.strip_prefix(LOCK_NAME).and_then(|name| name.strip_suffix(SPARE_SUFFIX));
+        number.is_some_and(|number| number.starts_with('.'))
+    };
+    Ok(names.filter(is_aside).map(|name| dir.join(name)).collect())
 }
 
 /// Makes a file in the place of one that an attempt has left, in which nothing counts.

@@ -10,7 +10,7 @@ use oncelog_format::{Owner, SegmentHeader, Uuid};
 
 use super::dir::{self, DirLock, NameSync};
 use super::fill::{Filling, Plan};
-use super::options::{CreateMode, Options};
+use super::options::{Check, CreateMode, Options};
 use super::pins::Holds;
 use super::prove::{Proven, prove, tail_of};
 use super::remove::{Leftover, Removal};
@@ -62,6 +62,12 @@ pub(crate) fn open(path: &Path, options: &Options) -> Result<(Shared, RecoveryRe
         }
         since(begin, opened)
     })
+}
+
+/// Whether a directory holds no log, or one without damage that never had a record.
+pub(crate) fn is_unused(io: &dyn Io, path: &Path) -> Result<bool> {
+    let survey = Survey::read(io, path, Check::Tail)?;
+    Ok(survey.damage().is_none() && survey.last == 0)
 }
 
 /// What is there; an error where that is damaged, or `create` forbids it. Touches nothing.

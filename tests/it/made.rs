@@ -141,7 +141,7 @@ fn the_root_of_a_volume_is_as_good_as_an_empty_directory() {
     }
     // Left by whoever ended while he made a lock file.
     for make in [open_log, open_store] {
-        check(make, &["lost+found"], &["LOCK.spare"], None);
+        check(make, &["lost+found"], &["LOCK.0.spare"], None);
     }
-    check(back_up, &[], &["LOCK.spare"], refused);
+    check(back_up, &[], &["LOCK.0.spare"], refused);
 }
