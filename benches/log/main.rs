@@ -40,6 +40,7 @@ const WORKLOADS: [Workload; 8] = [
     ("W5", reads::replay),
     ("W6", reads::random),
     ("W7", trims::trim),
+    ("W8", reads::memory),
 ];
 
 fn main() {
