@@ -4,11 +4,11 @@
 //! takes syncs. Whoever decides something of a broadcast, of a job or of a checkpoint waits for
 //! them before, so that nobody who only looks waits for a disk.
 //!
-//! These decide without, as they are rare and small: the vchannels and collections that are made or
-//! changed by themselves, the policy, an accepted window, a rebased clock, the term of a writer. So
-//! does everybody whose records are larger than he said, who found the room taken
-//! [`ROOM_TRIES`] times, or who ends work where there is no space for another segment: the reserve
-//! is taken under the lock.
+//! These decide without, as they are rare and small: vchannels and collections that are made or
+//! changed by themselves, a policy, an accepted window, a rebased clock. And these wait under the
+//! lock all the same: whoever found the room taken [`ROOM_TRIES`] times, whose records are larger
+//! than he said, or who ends work where there is no space for another segment and takes the
+//! reserve.
 
 use super::core::{Core, Guard, Inner};
 

@@ -67,8 +67,8 @@ impl Tombstones {
         self.pages.record(id.0).is_some()
     }
 
-    /// Of a tombstone of this scope: until when it is known in milliseconds, and what a retry of this
-    /// fingerprint is answered with; `None` of another scope.
+    /// Of a tombstone of this scope: until when it is known in milliseconds, and what a retry of
+    /// this fingerprint is answered with; `None` of another scope.
     pub(crate) fn known(
         &self,
         id: BroadcastId,
