@@ -2,8 +2,9 @@
 //! again, and what he is then promised survives a power loss. What a failed sync of a directory or a
 //! file has left in the cache is no proof that the disk has it.
 
+use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use oncelog::io::{Io as _, OpenHow};
 use oncelog::testing::{Dice, EIO, Fault, Machine, MemIo, Which, survivors};
@@ -12,6 +13,9 @@ use oncelog::{CreateMode, ErrorKind, Log, Lsn, Options, Result, Store, StoreOpti
 use crate::figures::figure;
 
 const DIR: &str = "/db";
+
+/// An attempt to open something, or to make it.
+type Open = fn(&MemIo, CreateMode) -> Result<()>;
 
 fn options(io: &MemIo, create: CreateMode) -> Options {
     let options = Options::new().segment_bytes_max(65_536).background(false);
@@ -36,7 +40,7 @@ fn open_store(io: &MemIo, create: CreateMode) -> Result<()> {
 /// Opens once for each fault, at the call of that number that changes something, then without one;
 /// afterwards the power fails. Says which faults have met a call.
 #[track_caller]
-fn check(open: fn(&MemIo, CreateMode) -> Result<()>, faults: &[(u64, Fault)], seed: u64) -> usize {
+fn check(open: Open, faults: &[(u64, Fault)], seed: u64) -> usize {
     let mut io = MemIo::new(Machine::new());
     io.seed(seed);
     let mut met = 0;
@@ -70,7 +74,7 @@ fn check(open: fn(&MemIo, CreateMode) -> Result<()>, faults: &[(u64, Fault)], se
 }
 
 /// Each call alone, and each with each call of the attempt behind it.
-fn check_each(open: fn(&MemIo, CreateMode) -> Result<()>) -> usize {
+fn check_each(open: Open) -> usize {
     let mut cases = 0;
     for fault in [Fault::Error(EIO), Fault::Last(EIO)] {
         for seed in 0..4 {
@@ -101,6 +105,50 @@ fn a_log_whose_making_failed_is_made_by_the_next_attempt_and_stays() {
     figure(5, "cases of a failing call at the making of a log", cases);
 }
 
+/// What a kill or a power loss leaves at each point of an attempt that changes something.
+fn cut_off(open: Open, machine: &Machine, seen: &mut BTreeSet<u64>) -> Vec<Machine> {
+    let io = MemIo::new(machine.clone());
+    let points = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&points);
+    io.observe(move |machine, _| noted.lock().unwrap().push(machine.clone()));
+    open(&io, CreateMode::IfMissing).unwrap_or_else(|e| panic!("{e}"));
+    io.unobserve();
+    let points = std::mem::take(&mut *points.lock().unwrap());
+    let mut left = Vec::new();
+    let mut is_first = |machine: &Machine| seen.insert(machine.digest());
+    for point in points {
+        let (unsynced, dice) = (point.unsynced(), &mut Dice::new(1));
+        for way in survivors(&unsynced, 6, dice) {
+            let lost = point.power_loss(&unsynced, &way);
+            left.extend(point.reuse_blocks(&lost, dice).filter(&mut is_first));
+            left.extend(Some(lost).filter(&mut is_first));
+        }
+        // What is in the cache alone shows in no digest.
+        left.push(point);
+    }
+    left
+}
+
+#[test]
+fn a_making_that_was_cut_off_twice_is_made_whole_by_the_next_attempt() {
+    #[track_caller]
+    fn check(open: Open, least: usize) {
+        let (mut seen, mut cases) = (BTreeSet::new(), 0);
+        let once = cut_off(open, &Machine::new(), &mut seen);
+        for machine in once {
+            for left in cut_off(open, &machine, &mut seen) {
+                cases += 1;
+                let io = MemIo::new(left);
+                open(&io, CreateMode::IfMissing).unwrap_or_else(|e| panic!("{e}"));
+                open(&io, CreateMode::Never).unwrap_or_else(|e| panic!("{e}"));
+            }
+        }
+        assert!(cases > least, "{cases}");
+    }
+    check(open_log, 500);
+    check(open_store, 500);
+}
+
 /// A directory with these directories and files in it.
 fn volume(dirs: &[&str], files: &[&str]) -> MemIo {
     let io = MemIo::new(Machine::new());
@@ -124,14 +172,13 @@ fn back_up(io: &MemIo, _: CreateMode) -> Result<()> {
 
 #[test]
 fn the_root_of_a_volume_is_as_good_as_an_empty_directory() {
-    type Make = fn(&MemIo, CreateMode) -> Result<()>;
     #[track_caller]
-    fn check(make: Make, dirs: &[&str], files: &[&str], refused: Option<ErrorKind>) {
+    fn check(make: Open, dirs: &[&str], files: &[&str], refused: Option<ErrorKind>) {
         let made = make(&volume(dirs, files), CreateMode::IfMissing);
         assert_eq!(made.as_ref().map_err(|e| e.kind()).err(), refused, "{dirs:?} {files:?}");
     }
     let refused = Some(ErrorKind::InvalidInput);
-    let all: [Make; 3] = [open_log, open_store, back_up];
+    let all: [Open; 3] = [open_log, open_store, back_up];
     for make in all {
         check(make, &[], &[], None);
         check(make, &["lost+found"], &[], None);
