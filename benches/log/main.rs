@@ -31,7 +31,7 @@ pub(crate) const SMALL_FRAME: u64 = 136;
 /// A workload: its name, and what runs it.
 type Workload = (&'static str, fn(&Scale, &mut Table));
 
-const WORKLOADS: [Workload; 8] = [
+const WORKLOADS: [Workload; 9] = [
     ("W1", appends::bulk),
     ("W2", appends::durable),
     ("W3", threads::threads),
