@@ -216,6 +216,7 @@ impl Store {
             .batch_bytes_max(batch_bytes_max.min(limits::BATCH_BYTES_MAX))
             .clock(Arc::<LogTime>::clone(&time))
             .keep_reserve()
+            .tell_later()
             .create(create);
         let (control, report) = Log::open(&control_dir, &control_options)?;
         let uuid = match found {

@@ -22,6 +22,7 @@ use super::refusal;
 use super::restore;
 use super::snapshot::Snapshot;
 use super::state::{EntryOrder, State};
+use super::told::Told;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::{Log, Pending, Pin};
 use crate::lsn::Lsn;
@@ -346,7 +347,7 @@ impl Inner {
         };
         // Without space for a larger reserve the next checkpoint may be refused on a full disk.
         if let Err(e) = self.store.control().promise(promised) {
-            tracing::debug!(error = %e, "no larger reserve");
+            self.keep_told(&mut self.lock(), Told::NoLargerReserve(e));
         }
         if let [older, _] = known.whole[..] {
             known.pin.advance(older.covers.next())?;
@@ -361,7 +362,7 @@ impl Inner {
             Err(e)
                 if matches!(e.kind(), ErrorKind::Pinned | ErrorKind::StoreFull | ErrorKind::Io) =>
             {
-                tracing::warn!(error = %e, "control is not trimmed");
+                self.keep_told(&mut self.lock(), Told::NotTrimmed(e));
                 Ok(())
             }
             trimmed => trimmed,

@@ -91,6 +91,8 @@ impl Handle {
             }
         }
         let closed = inner.store.close();
+        let told = std::mem::take(&mut inner.lock().told);
+        inner.tell(told);
         let told = closed.clone();
         *self.stopped.lock().unwrap_or_else(PoisonError::into_inner) = Some(told);
         self.stops.notify_all();

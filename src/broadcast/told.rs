@@ -1,8 +1,9 @@
 //! What a broadcaster tells of its tasks to whoever collects its events.
 //!
-//! A subscriber of events is code of the embedder: it may ask the broadcaster, or wait for somebody
-//! who does. So nothing is told by who holds the core; it is kept there, in order, and told by the
-//! thread that waits for the disk.
+//! A subscriber of events is code of the embedder, which may ask the broadcaster. So nothing is told
+//! by who holds a lock, nor by the control log that he calls: it is kept, and told by the thread that
+//! waits for the disk, in order. That thread tells of every effect, so that a subscriber waits for
+//! none, nor for somebody who does.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -20,6 +21,10 @@ pub(crate) enum Told {
     Accepted(BroadcastId),
     /// A key that was promised nothing goes for a new one.
     Evicted(BroadcastId),
+    /// The next checkpoint may find no space.
+    NoLargerReserve(Error),
+    /// Control stays as long as it is.
+    NotTrimmed(Error),
     /// A step of a task failed, and is tried again.
     Retried(BroadcastId, String),
     /// A task waits for an operator, durably.
@@ -43,6 +48,8 @@ impl Told {
             Self::Evicted(id) => {
                 tracing::debug!(broadcast = id.0, "a key makes room for another");
             }
+            Self::NoLargerReserve(e) => tracing::debug!(error = %e, "no larger reserve"),
+            Self::NotTrimmed(e) => tracing::warn!(error = %e, "control is not trimmed"),
             Self::Retried(id, reason) => {
                 tracing::debug!(broadcast = id.0, reason, "a task is tried again");
             }
@@ -73,13 +80,14 @@ impl Inner {
         core.told.push(told);
         self.handed.notify_one();
     }
-}
 
-/// Tells what was kept. The caller does not hold the core.
-pub(crate) fn tell(told: Vec<Told>) {
-    for told in told {
-        // The panic of a subscriber is not ours, and there is nobody left to tell of it.
-        drop(catch_unwind(AssertUnwindSafe(|| told.tell())));
+    /// Tells what was kept, and what control has kept. The caller holds no lock.
+    pub(crate) fn tell(&self, told: Vec<Told>) {
+        self.store.control().tell();
+        for told in told {
+            // The panic of a subscriber is not ours, and there is nobody left to tell of it.
+            drop(catch_unwind(AssertUnwindSafe(|| told.tell())));
+        }
     }
 }
 
@@ -99,6 +107,7 @@ mod tests {
     use crate::broadcast::handle::Handle;
     use crate::broadcast::{Broadcaster, Options, Request, Verdict, replayed};
     use crate::broadcast::{MessageType, Task};
+    use crate::io::fault::{CallKind, EIO, Fault, Which};
     use crate::io::mem::{Machine, MemIo};
     use crate::log::CreateMode;
     use crate::store::{Store, StoreOptions};
@@ -139,7 +148,7 @@ mod tests {
         fn event(&self, event: &Event<'_>) {
             let mut text = Text::default();
             event.record(&mut text);
-            if !text.0.contains("broadcast") && !text.0.contains("task") {
+            if !["broadcast", "task", "poisoned"].iter().any(|word| text.0.contains(word)) {
                 return;
             }
             let (answer, answered) = mpsc::channel();
@@ -176,23 +185,36 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_subscriber_may_ask_the_broadcaster_that_tells_it_and_panic() {
-        let io = Arc::new(MemIo::new(Machine::new()));
-        let store = StoreOptions::new().create(CreateMode::IfMissing).io(io);
+    /// A broadcaster without threads, what it tells, and to whom.
+    fn asked(io: &MemIo) -> (Broadcaster, tracing::Dispatch, Arc<Mutex<Vec<String>>>) {
+        let logs = crate::log::Options::new().segment_bytes_max(64 << 10);
+        let store = StoreOptions::new().log(logs).create(CreateMode::IfMissing);
+        let store = Store::open("/s", &store.io(Arc::new(io.clone()))).unwrap();
         let options = Options::new().register(Arc::new(Steps::default()));
-        let inner = replayed(Store::open("/s", &store).unwrap(), options).unwrap();
+        let inner = replayed(store, options).unwrap();
         let broadcaster = Broadcaster { handle: Arc::new(Handle::new(&inner)) };
         let events = Arc::new(Mutex::new(Vec::new()));
         let asking = Asking { broadcaster: broadcaster.clone(), events: Arc::clone(&events) };
-        let dispatch = tracing::Dispatch::new(asking);
+        (broadcaster, tracing::Dispatch::new(asking), events)
+    }
+
+    /// Runs a call beside the threads of the broadcaster, all of them with the subscriber.
+    fn beside(broadcaster: &Broadcaster, dispatch: &tracing::Dispatch, call: impl FnOnce()) {
         thread::scope(|scope| {
             for thread in [Inner::settle_all as fn(&Arc<Inner>), Inner::work] {
-                let (dispatch, inner) = (dispatch.clone(), Arc::clone(&inner));
+                let inner = Arc::clone(broadcaster.inner());
                 scope.spawn(move || {
-                    tracing::dispatcher::with_default(&dispatch, || thread(&inner));
+                    tracing::dispatcher::with_default(dispatch, || thread(&inner));
                 });
             }
+            tracing::dispatcher::with_default(dispatch, call);
+        });
+    }
+
+    #[test]
+    fn a_subscriber_may_ask_the_broadcaster_that_tells_it_and_panic() {
+        let (broadcaster, dispatch, events) = asked(&MemIo::new(Machine::new()));
+        beside(&broadcaster, &dispatch, || {
             let key = Scope {
                 principal: "p".to_owned(),
                 message_type: "Steps".to_owned(),
@@ -213,6 +235,28 @@ mod tests {
             "a task is tried again",
             "a broadcast is parked",
             "a broadcast ended",
+        ];
+        assert_eq!(*events.lock().unwrap(), expected);
+    }
+
+    /// The control log fails while the broadcaster decides, and has something to tell itself.
+    #[test]
+    fn a_subscriber_may_ask_when_control_is_poisoned_by_a_decision() {
+        let io = MemIo::new(Machine::new());
+        let (broadcaster, dispatch, events) = asked(&io);
+        beside(&broadcaster, &dispatch, || {
+            let reason = "x".repeat(1000);
+            while broadcaster.inner().store.control().has_room(1_200) {
+                broadcaster.accept_window(&reason).unwrap();
+            }
+            // The next decision rolls, and begins with the sync of what is full.
+            io.arm(Which::Kind(CallKind::Sync), 1, 1, Fault::Error(EIO));
+            assert!(broadcaster.accept_window(&reason).is_err());
+            drop(broadcaster.close());
+        });
+        let expected = [
+            "the log is poisoned until it is opened again",
+            "the broadcaster stops: control is not known",
         ];
         assert_eq!(*events.lock().unwrap(), expected);
     }

@@ -17,7 +17,7 @@ use super::holds::note_acks;
 use super::kind::{Task, Verdict};
 use super::locks::Holder;
 use super::request::{Answer, outcome};
-use super::told::{self, Told};
+use super::told::Told;
 use super::{TraceParent, refusal};
 use crate::channel::Position;
 use crate::error::{ErrorKind, Result};
@@ -118,7 +118,7 @@ impl Inner {
                 if left.is_zero() {
                     (Next::Park(reason), Some(wait))
                 } else {
-                    core.told.push(Told::Retried(id, reason.clone()));
+                    self.keep_told(core, Told::Retried(id, reason.clone()));
                     (Next::Retry(reason), Some(wait.min(left)))
                 }
             }
@@ -248,12 +248,13 @@ impl Inner {
                 continue;
             }
             drop(core);
-            told::tell(told);
+            self.tell(told);
             let Some((pending, settled)) = next else {
                 core = self.lock();
                 continue;
             };
             let durable = pending.wait();
+            self.store.control().tell();
             core = self.lock();
             match durable {
                 Ok(_) => {
@@ -309,7 +310,7 @@ impl Inner {
     ) -> Option<BroadcastId> {
         let run = self.take_run(core, id, &ending)?;
         self.counts.ended(&run.accepted, &ending);
-        core.told.push(Told::Ended(id, ending.clone()));
+        self.keep_told(core, Told::Ended(id, ending.clone()));
         let made = run.accepted.job == JobLink::Starts && ending == Ending::Done;
         if made {
             core.locks.transfer(Holder::Task(id), Holder::Job(id));

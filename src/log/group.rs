@@ -145,10 +145,7 @@ impl Shared {
         let over = gate.poison.is_some() || gate.stop;
         let waiting = if over { BTreeMap::new() } else { gate.waiters.split_off(&behind) };
         let ready = std::mem::replace(&mut gate.waiters, waiting);
-        let mut told = std::mem::take(&mut gate.told);
-        if let Some(tail) = &mut gate.tail {
-            told.append(&mut tail.told);
-        }
+        let told = if self.tells_later { Vec::new() } else { gate.take_told() };
         if ready.is_empty() && told.is_empty() {
             return gate;
         }

@@ -42,6 +42,8 @@ pub struct Options {
     pub(crate) removal_step_bytes: u64,
     /// A written segment is kept for what ends work.
     pub(crate) reserve: bool,
+    /// What there is to tell waits for [`super::Log::tell`].
+    pub(crate) tells_later: bool,
     /// Retention rests until it is begun, and keeps the newest record.
     pub(crate) retention_rests: bool,
 }
@@ -68,6 +70,7 @@ impl Options {
             retention: Retention::new(),
             removal_step_bytes: STEP_BYTES,
             reserve: false,
+            tells_later: false,
             retention_rests: false,
         }
     }
@@ -196,6 +199,12 @@ impl Options {
     /// Keeps a written segment for what ends work.
     pub(crate) fn keep_reserve(mut self) -> Self {
         self.reserve = true;
+        self
+    }
+
+    /// Keeps what there is to tell until [`super::Log::tell`]: its owner calls it with locks of his own.
+    pub(crate) fn tell_later(mut self) -> Self {
+        self.tells_later = true;
         self
     }
 

@@ -2,13 +2,15 @@
 //!
 //! A subscriber of events is code of the embedder, as a waker is: it may ask the log, append to it
 //! or wait for somebody who does. So nothing is told under a lock of the log, nor by who holds its
-//! tail; it is kept, and told where wakers are woken.
+//! tail; it is kept, and told where wakers are woken. The owner of a log that calls it with locks of
+//! his own has it kept until he asks for it.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::Log;
 use crate::error::Error;
 
 /// Something to be told.
@@ -86,5 +88,13 @@ pub(crate) fn tell(told: Vec<Told>) {
         // On whatever thread settles: the panic of a subscriber is not ours, and there is nobody
         // left to tell of it.
         drop(catch_unwind(AssertUnwindSafe(|| told.tell())));
+    }
+}
+
+impl Log {
+    /// Tells what was kept, of a log that tells later. The caller holds no lock.
+    pub(crate) fn tell(&self) {
+        let told = self.handle.shared.gate().take_told();
+        tell(told);
     }
 }

@@ -8,7 +8,7 @@
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use super::told::{self, Told};
+use super::told::Told;
 use super::writer::{Gate, Guard, Shared, now};
 use super::{Handle, join, lock};
 use crate::error::ErrorKind;
@@ -43,7 +43,7 @@ impl Handle {
             Ok(thread) => trimmer.thread = Some(thread),
             Err(e) => {
                 drop(trimmer);
-                told::tell(vec![Told::NoTrimThread(e)]);
+                self.shared.gate().told.push(Told::NoTrimThread(e));
             }
         }
     }

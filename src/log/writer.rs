@@ -50,6 +50,8 @@ pub(crate) struct Shared {
     pub(crate) has_background: bool,
     pub(crate) retention: Retention,
     pub(crate) removal_step_bytes: u64,
+    /// What there is to tell waits for [`super::Log::tell`].
+    pub(crate) tells_later: bool,
     gate: Mutex<Gate>,
     /// The state of the gate has changed: for every thread but the background one.
     pub(crate) turned: Condvar,
@@ -241,6 +243,15 @@ impl Gate {
         }
     }
 
+    /// What there is to tell, which whoever takes it tells once the gate is open.
+    pub(crate) fn take_told(&mut self) -> Vec<Told> {
+        let mut told = std::mem::take(&mut self.told);
+        if let Some(tail) = &mut self.tail {
+            told.append(&mut tail.told);
+        }
+        told
+    }
+
     /// The first failure stays. It is told as the log settles.
     pub(crate) fn set_poison(&mut self, cause: Error) {
         if self.poison.is_none() {
@@ -281,6 +292,7 @@ impl Shared {
             has_background: options.background,
             retention: options.retention,
             removal_step_bytes: options.removal_step_bytes,
+            tells_later: options.tells_later,
             gate: Mutex::new(gate),
             turned: Condvar::new(),
             groups: (Condvar::new(), Condvar::new()),
