@@ -368,18 +368,18 @@ impl Broadcaster {
     ///
     /// # Durability
     ///
-    /// Durable when this returns `Ok`; a refusal leaves log time raised in this process.
+    /// Durable when this returns `Ok`; a refusal leaves log time as it was.
     pub fn rebase_clock(&self) -> Result<u64> {
         use crate::clock::Clock as _;
         let inner = self.inner();
-        let (from_ms, to_ms) = {
-            let core = inner.lock();
-            core.usable()?;
-            (inner.time().wall_ms(), inner.time().rebase())
-        };
-        let body = Body::ClockRebase(ClockRebase { from_ms });
-        let (pending, _) =
-            inner.with_room(|| inner.hand_over(&mut inner.lock(), vec![body.clone()]))?;
+        let (pending, to_ms) = inner.with_room(|| {
+            let mut core = inner.lock();
+            let (from_ms, to_ms) = (inner.time().wall_ms(), inner.time().rebased_ms());
+            let body = Body::ClockRebase(ClockRebase { from_ms });
+            let (pending, _) = inner.hand_over_at(&mut core, vec![body], to_ms)?;
+            // Not before it is in the log: else what was refused would expire keys.
+            Ok((pending, inner.time().rebase()))
+        })?;
         inner.settle(pending)?;
         Ok(to_ms)
     }

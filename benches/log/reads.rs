@@ -55,7 +55,8 @@ pub(crate) fn memory(scale: &Scale, table: &mut Table) {
     let before = anonymous_bytes();
     let most = read(&opened, MIDDLE, count);
     opened.close().unwrap();
-    table.alone("W8 replay 10 GiB, memory at most", "MiB", (most - before) / f64::from(1 << 20));
+    let name = format!("W8 replay of {} MiB, memory at most", count >> 10);
+    table.alone(name, "MiB", (most - before) / f64::from(1 << 20));
 }
 
 /// The last segment and `LOCK` of a log as a writer that was killed leaves them.

@@ -252,9 +252,19 @@ impl Inner {
     /// unless it stops the broadcaster; one that says so asks for room first, see
     /// [`Inner::with_room`].
     pub(crate) fn hand_over(&self, core: &mut Core, bodies: Vec<Body>) -> Result<(Pending, u64)> {
+        self.hand_over_at(core, bodies, self.time().wall_ms())
+    }
+
+    /// The same at a log time, in milliseconds.
+    pub(crate) fn hand_over_at(
+        &self,
+        core: &mut Core,
+        bodies: Vec<Body>,
+        at_ms: u64,
+    ) -> Result<(Pending, u64)> {
         core.usable()?;
         // Log time never stands behind a record: a clock that was raised by one cannot go back.
-        let at_ms = self.time().wall_ms().max(core.state.newest_ms());
+        let at_ms = at_ms.max(core.state.newest_ms());
         let records: Vec<ControlRecord> =
             bodies.into_iter().map(|body| ControlRecord { at_ms, body }).collect();
         let encode = |record: &ControlRecord| {

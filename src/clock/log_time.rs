@@ -83,6 +83,11 @@ impl LogTime {
         });
     }
 
+    /// What a rebase would make log time, in milliseconds.
+    pub(crate) fn rebased_ms(&self) -> u64 {
+        self.with(|rules, now| log_time(rules, now).max(now.wall_ms))
+    }
+
     /// Believes the wall clock where it is ahead, because an operator said so; answers log time
     /// after that. The caller records the verb.
     pub fn rebase(&self) -> u64 {

@@ -1,13 +1,15 @@
 //! The window: what is promised, what expires, what a full window does.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use oncelog::ErrorKind;
 use oncelog::broadcast::{KeyState, Options, Policy, Request, WhenFull};
+use oncelog::{ErrorKind, LogView};
+use oncelog_format::control::{Body, ControlRecord};
 
-use super::desk::{Desk, Script, assert_same, request};
+use super::desk::{DIR, Desk, Script, assert_same, request};
 
 const HOUR_MS: u64 = 3_600_000;
 const DAY_MS: u64 = 24 * HOUR_MS;
@@ -63,6 +65,33 @@ pub(crate) fn a_jump_of_the_wall_clock_expires_nothing_until_an_operator_says_so
     desk.hands.wall_ms.fetch_sub(30 * DAY_MS, Ordering::SeqCst);
     let desk = desk.reopen();
     assert_same(&next, &desk.submit("k", "p").unwrap());
+}
+
+#[test]
+fn a_rebase_that_is_refused_changes_no_time() {
+    let desk = Desk::open();
+    let original = desk.submit("k", "p").unwrap();
+    desk.hands.wall_ms.fetch_add(30 * DAY_MS, Ordering::SeqCst);
+    desk.io.set_free_blocks(Some(0));
+    let reason = "x".repeat(4_000);
+    while desk.broadcaster.accept_window(&reason).is_ok() {}
+    while desk.broadcaster.accept_window("").is_ok() {}
+    assert_eq!(desk.broadcaster.rebase_clock().unwrap_err().kind(), ErrorKind::StoreFull);
+    let again = desk.submit("k", "p").unwrap();
+    assert!(again.clock_held && again.duplicated);
+    assert_same(&original, &again);
+    desk.io.set_free_blocks(None);
+    let now_ms = desk.broadcaster.rebase_clock().unwrap();
+    assert!(now_ms >= original.expires_at_ms.unwrap());
+    let control = Path::new(DIR).join("control");
+    let view = LogView::open(&control, Arc::new(desk.io.clone())).unwrap();
+    let (mut reader, mut from_ms) = (view.reader(None).unwrap(), None);
+    while let Some(record) = reader.next().unwrap() {
+        if let Body::ClockRebase(rebase) = ControlRecord::decode(&record.payload).unwrap().body {
+            from_ms = Some(rebase.from_ms);
+        }
+    }
+    assert!(from_ms.unwrap() < original.expires_at_ms.unwrap(), "what it was before");
 }
 
 #[test]
@@ -256,9 +285,7 @@ pub(crate) fn the_sweeper_forgets_keys_whose_window_is_over() {
 #[test]
 pub(crate) fn a_scope_that_has_a_newer_owner_stays_with_it() {
     use oncelog::broadcast::{BroadcastId, State};
-    use oncelog_format::control::{
-        Accepted, Body, ControlRecord, Done, DropCause, Dropped, JobLink, Outcome,
-    };
+    use oncelog_format::control::{Accepted, Done, DropCause, Dropped, JobLink, Outcome};
     use oncelog_format::message::{AckMode, BroadcastHeader, Fingerprint};
 
     let accepted = |id| {
