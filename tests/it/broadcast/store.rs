@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use oncelog::broadcast::{Broadcaster, MessageType, Options, StoreView, Task, Verdict};
+use oncelog::io::Io as _;
 use oncelog::testing::{Machine, MemIo};
 use oncelog::{CreateMode, ErrorKind, Log, Options as LogOptions, Result, Store, StoreOptions};
 
@@ -73,6 +74,48 @@ fn logs_that_are_gone_are_missed() {
     let mut lost = machine;
     lost.take(format!("{DIR}/LOCK")).unwrap();
     check(&lost, CreateMode::IfMissing, ErrorKind::Corrupt);
+}
+
+/// No log of a pchannel is made before the store is: what stands there was acknowledged. A store
+/// that had lost its small files was made anew over it, and gave the ids again that stand in it.
+#[test]
+fn a_store_is_not_made_anew_over_the_logs_of_channels() {
+    let desk = Desk::open();
+    desk.submit("k", "p").unwrap();
+    desk.broadcaster.close().unwrap();
+    let machine = desk.io.machine();
+    #[track_caller]
+    fn check_lost(machine: &Machine) {
+        check(machine, CreateMode::IfMissing, ErrorKind::Corrupt);
+        let io: Arc<MemIo> = Arc::new(MemIo::new(machine.clone()));
+        assert_eq!(StoreView::open(DIR, io).unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+    for lock in [None, Some(&[][..]), Some(&[0; 512])] {
+        let mut machine = machine.clone();
+        machine.take(format!("{DIR}/LOCK")).unwrap();
+        if let Some(lock) = lock {
+            machine.put(format!("{DIR}/LOCK"), lock).unwrap();
+        }
+        check_lost(&machine);
+        for entry in MemIo::new(machine.clone()).list(&Path::new(DIR).join("control")).unwrap() {
+            machine.take(Path::new(DIR).join("control").join(entry.name)).unwrap();
+        }
+        check_lost(&machine);
+        let mut all = Vec::new();
+        let channel = Path::new(DIR).join("channels/p0");
+        let copied = MemIo::new(Machine::new());
+        for dir in ["", "channels", "channels/p0"] {
+            copied.create_dir(&Path::new(DIR).join(dir)).unwrap();
+        }
+        for entry in MemIo::new(machine.clone()).list(&channel).unwrap() {
+            all.push(channel.join(entry.name));
+        }
+        for path in all {
+            let bytes = machine.bytes(&path).unwrap();
+            copied.alter(|machine| machine.put(&path, &bytes).unwrap());
+        }
+        check_lost(&copied.machine());
+    }
 }
 
 #[test]
