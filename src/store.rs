@@ -218,7 +218,11 @@ impl Store {
         let (control, report) = Log::open(&control_dir, &control_options)?;
         let uuid = match found {
             Some(uuid) => {
-                lock.prove(Owner::Store, uuid)?;
+                // Where control has a record an open has returned since, and this one needs no
+                // space.
+                if report.last_lsn.is_none() {
+                    lock.prove(Owner::Store, uuid)?;
+                }
                 uuid
             }
             None => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use oncelog::broadcast::{Broadcaster, MessageType, Options, StoreView, Task, Verdict};
 use oncelog::io::Io as _;
-use oncelog::testing::{Machine, MemIo};
+use oncelog::testing::{CallKind, ENOSPC, Fault, Machine, MemIo, Which};
 use oncelog::{CreateMode, ErrorKind, Log, Options as LogOptions, Result, Store, StoreOptions};
 
 use super::desk::{DIR, Desk, request};
@@ -116,6 +116,23 @@ fn a_store_is_not_made_anew_over_the_logs_of_channels() {
         }
         check_lost(&copied.machine());
     }
+}
+
+/// The file system copies on write and is full: a lock file whose UUID a sync has covered long ago
+/// was written again before anything else, and nothing that could make room was reached.
+#[test]
+fn a_store_opens_without_a_free_byte() {
+    let desk = Desk::open();
+    let before = desk.submit("k", "p").unwrap();
+    desk.broadcaster.close().unwrap();
+    let io = desk.io.successor(desk.io.machine());
+    io.arm(Which::Kind(CallKind::Write), 1, u64::MAX, Fault::Error(ENOSPC));
+    let options = StoreOptions::new().io(Arc::new(io.clone())).create(CreateMode::Never);
+    let store = Store::open(Path::new(DIR), &options).unwrap();
+    io.disarm();
+    drop(store);
+    let desk = desk.reopen();
+    super::desk::assert_same(&before, &desk.submit("k", "p").unwrap());
 }
 
 #[test]
