@@ -99,8 +99,8 @@ pub use oncelog_format::message::{AckMode, BroadcastId, Resource, Scope, TimeTic
 /// `Io` of a call is a refusal of the system before anything was written, for want of a descriptor,
 /// say: [`Error::retry_after`] says when to ask again. A write or sync that fails is `Poisoned`.
 ///
-/// Events for `tracing` are told by a thread of its own that holds nothing: a subscriber may call the
-/// broadcaster, but for what waits for an effect, which that thread tells of.
+/// Events for `tracing` are told by a thread of its own that holds nothing: a subscriber may call
+/// the broadcaster, but for what waits for an effect, which that thread tells of.
 #[derive(Clone, Debug)]
 pub struct Broadcaster {
     handle: Arc<Handle>,

@@ -1,9 +1,9 @@
 //! Rebuilding caches and copies of sealed segments that recovery found damaged (SPEC section 10).
 //!
 //! No record needs them, so nothing may wait for this: it is work for the thread that trims, a
-//! segment at a time, and a refusal leaves the segment as it was for the next open. Frames are read,
-//! never written. A footer goes after the last byte of the file, so that nothing that is there is
-//! overwritten but a damaged header and a damaged slot.
+//! segment at a time, and a refusal leaves the segment as it was for the next open. Frames are
+//! read, never written. A footer goes after the last byte of the file, so that nothing that is
+//! there is overwritten but a damaged header and a damaged slot.
 //!
 //! A sync that fails poisons the log, as everywhere. So does a write, unless for space, of a footer
 //! in whose block frames stand that are promised. Header and slots have blocks of their own, and a
