@@ -215,6 +215,10 @@ fn a_rebuild_poisons_by_a_failed_sync_and_by_a_failed_write_beside_frames() {
         check(DAMAGES[at], 1, CallKind::Read, EIO, false);
         check(DAMAGES[at], 1, CallKind::Open, EMFILE, false);
     }
+    // The footer begins in a block behind the last one of the frames.
+    let apart: (&str, Damage) = ("blocks behind the footer", |bytes| bytes.extend([7; 8192]));
+    check(apart, 1, CallKind::Write, EIO, false);
+    check(apart, 1, CallKind::Sync, EIO, true);
 }
 
 /// A closed log on a disk, of whose first segment the second slot is damaged.
