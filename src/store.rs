@@ -8,34 +8,32 @@
 //! A new store is made in the order of SPEC 4.2: the lock file first, its identity last, so that a
 //! store whose making was cut off is told from one whose logs are gone.
 
+pub(crate) mod dir;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 
 use oncelog_format::control::ControlRecord;
-use oncelog_format::lock::LOCK_CONTENT_LEN;
-use oncelog_format::{DecodeErrorKind, Owner, Uuid, decode_lock, limits, parse_segment_name};
+use oncelog_format::{DecodeErrorKind, Owner, Uuid, limits};
 
 use crate::channel::{ChannelLog, LocalChannel};
 use crate::clock::{Clock, ClockLimits, LogTime};
 use crate::error::{Error, ErrorKind, Result};
-use crate::io::{DirEntry, EntryKind, Io, OpenHow};
-use crate::log::dir::{
-    DirLock, absolute, make_named, sync_dir, sync_parent, sync_parent_if_allowed, wait_free,
-};
-use crate::log::facts::{LOCK_NAME, SPARE_SUFFIX, is_lost_found};
-use crate::log::open::is_unused;
+use crate::io::Io;
+use crate::log::dir::{DirLock, absolute, wait_free};
 use crate::log::{CreateMode, Log, Options, Record, RecordKind, RecoveryReport, Retention};
 use crate::sync::Mutex;
+use dir::{
+    check_pchannel, expect_log, expect_makeable, identity, kind, make_dir, pchannel_dirs, prepare,
+    random_uuid,
+};
 
 /// The control log, below the store's directory.
 pub(crate) const CONTROL: &str = "control";
 
 /// The channels' logs, below the store's directory.
 pub(crate) const CHANNELS: &str = "channels";
-
-/// What is wrong where there is a control log and no lock file.
-const LOCK_GONE: &str = "the store has lost its lock file";
 
 /// What is wrong where control names a pchannel that is not there.
 pub(crate) const CHANNEL_GONE: &str = "the log of a pchannel is gone";
@@ -194,8 +192,8 @@ impl Store {
         let lock = wait_free(options.log.lock_wait, || DirLock::take(&*io, dir))?;
         // Under the lock: nobody makes it meanwhile.
         let found = identity(&*io, dir)?;
-        if found.is_none() && options.create == CreateMode::Never {
-            return Err(no_store(dir));
+        if found.is_none() {
+            expect_makeable(&*io, dir, options.create)?;
         }
         let time = Arc::new(LogTime::new(Arc::clone(&options.log.clock), options.clock_limits));
         let control_dir = dir.join(CONTROL);
@@ -203,8 +201,8 @@ impl Store {
             expect_log(&*io, &control_dir, "the control log is gone")?;
         }
         let lock = lock.complete(&*io, dir, found.is_some())?;
-        if let Some(uuid) = found {
-            lock.prove(Owner::Store, uuid)?;
+        if found.is_some() {
+            lock.remove_replaced(&*io, dir)?;
         }
         let create = if found.is_some() { CreateMode::Never } else { CreateMode::IfMissing };
         let record_len_max = options.log.record_len_max.saturating_add(ACCEPTED_EXTRA);
@@ -220,7 +218,14 @@ impl Store {
             .create(create);
         let (control, report) = Log::open(&control_dir, &control_options)?;
         let uuid = match found {
-            Some(uuid) => uuid,
+            Some(uuid) => {
+                // Where control has a record an open has returned since, and this one needs no
+                // space.
+                if report.last_lsn.is_none() {
+                    lock.prove(Owner::Store, uuid)?;
+                }
+                uuid
+            }
             None => {
                 let uuid = random_uuid(&*io, dir)?;
                 // The identity says that all of the store was made, so it comes last.
@@ -346,151 +351,6 @@ pub(crate) fn control_record(record: &Record) -> Result<Option<ControlRecord>> {
         };
         damaged(kind, "a control record does not decode").with_source(e)
     })
-}
-
-/// Makes sure that the directory is there and is a store's, or may become one.
-fn prepare(io: &dyn Io, dir: &Path, create: CreateMode) -> Result<()> {
-    match kind(io, dir)? {
-        None if create == CreateMode::Never => Err(no_store(dir)),
-        None => {
-            make_named(io, dir)?;
-            sync_parent(io, dir)
-        }
-        Some(EntryKind::Dir) => {
-            let entries = list(io, dir)?;
-            if entries.iter().any(|entry| entry.name == LOCK_NAME) {
-                let exists = identity(io, dir)?.is_some();
-                if exists && create == CreateMode::Always {
-                    let what = "there is a store already";
-                    return Err(Error::new(ErrorKind::InvalidInput, what).at_path(dir));
-                }
-                return Ok(());
-            }
-            expect_unfinished(io, dir, &entries)?;
-            let has_control = entries.iter().any(|entry| entry.name == CONTROL);
-            let is_of_store = |entry: &DirEntry| entry.name == CONTROL || entry.name == CHANNELS;
-            if !entries.iter().all(|entry| is_nothing(entry) || (has_control && is_of_store(entry)))
-            {
-                let what = "the directory holds something else";
-                return Err(Error::new(ErrorKind::InvalidInput, what).at_path(dir));
-            }
-            if create == CreateMode::Never {
-                return Err(no_store(dir));
-            }
-            sync_parent_if_allowed(io, dir)
-        }
-        Some(_) => Err(Error::new(ErrorKind::InvalidInput, "not a directory").at_path(dir)),
-    }
-}
-
-/// Whether an entry keeps nobody from making a store beside it. A spare may be left of the making
-/// of the lock file.
-fn is_nothing(entry: &DirEntry) -> bool {
-    let is_spare = entry.name.to_str().is_some_and(|name| name.ends_with(SPARE_SUFFIX));
-    is_lost_found(&entry.name) || (is_spare && entry.kind == EntryKind::File)
-}
-
-/// Fails as `Corrupt` where a store has lost its lock file: its making had come to an end, for
-/// control has a record, or is damaged.
-pub(crate) fn expect_unfinished(io: &dyn Io, dir: &Path, entries: &[DirEntry]) -> Result<()> {
-    let control = entries.iter().find(|entry| entry.name == CONTROL);
-    let Some(control) = control else { return Ok(()) };
-    if control.kind == EntryKind::Dir && is_unused(io, &dir.join(CONTROL))? {
-        return Ok(());
-    }
-    Err(Error::new(ErrorKind::Corrupt, LOCK_GONE).at_path(dir))
-}
-
-fn no_store(dir: &Path) -> Error {
-    Error::new(ErrorKind::InvalidInput, "there is no store").at_path(dir)
-}
-
-/// The identity in the lock file; `None` while the store is not made.
-pub(crate) fn identity(io: &dyn Io, dir: &Path) -> Result<Option<Uuid>> {
-    let path = dir.join(LOCK_NAME);
-    let file = io.open(&path, OpenHow::Read).and_then(|file| {
-        let mut content = [0; LOCK_CONTENT_LEN];
-        let len = file.read_full_at(&mut content, 0)?;
-        Ok((content, len))
-    });
-    let (content, len) = file.map_err(|e| Error::io("cannot read the lock file", &path, e))?;
-    let decoded = decode_lock(content.get(..len).unwrap_or_default());
-    match decoded {
-        Ok(None) => Ok(None),
-        Ok(Some((Owner::Store, uuid))) => Ok(Some(uuid)),
-        Ok(Some(_)) => {
-            let what = "the directory holds a log, not a store";
-            Err(Error::new(ErrorKind::InvalidInput, what).at_path(dir))
-        }
-        Err(e) => {
-            let what = "the lock file is damaged";
-            Err(Error::new(ErrorKind::Corrupt, what).at_path(path).with_source(e))
-        }
-    }
-}
-
-fn check_pchannel(name: &str) -> Result<()> {
-    let fits = (1..=64).contains(&name.len());
-    let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
-    if fits && plain {
-        return Ok(());
-    }
-    let what = "a pchannel is named by 1 to 64 ASCII letters, digits, - and _";
-    Err(Error::new(ErrorKind::InvalidInput, what))
-}
-
-/// The directories below `channels/` that are a pchannel's: they hold a log, and others than that
-/// are nobody's affair.
-pub(crate) fn pchannel_dirs(io: &dyn Io, dir: &Path) -> Result<Vec<String>> {
-    let names = list(io, dir)?.into_iter().filter_map(|entry| entry.name.into_string().ok());
-    let mut found = Vec::new();
-    for name in names.filter(|name| check_pchannel(name).is_ok()) {
-        if holds_log(io, &dir.join(&name))? {
-            found.push(name);
-        }
-    }
-    Ok(found)
-}
-
-/// Fails as `Corrupt` where there is no trace of a log that was made.
-pub(crate) fn expect_log(io: &dyn Io, path: &Path, what: &'static str) -> Result<()> {
-    if holds_log(io, path)? {
-        return Ok(());
-    }
-    Err(Error::new(ErrorKind::Corrupt, what).at_path(path))
-}
-
-fn holds_log(io: &dyn Io, path: &Path) -> Result<bool> {
-    if kind(io, path)? != Some(EntryKind::Dir) {
-        return Ok(false);
-    }
-    let is_of_log = |entry: &DirEntry| {
-        let segment = entry.name.to_str().and_then(parse_segment_name);
-        entry.kind == EntryKind::File && (entry.name == LOCK_NAME || segment.is_some())
-    };
-    Ok(list(io, path)?.iter().any(is_of_log))
-}
-
-fn make_dir(io: &dyn Io, dir: &Path, name: &str) -> Result<()> {
-    make_named(io, &dir.join(name))?;
-    sync_dir(io, dir)
-}
-
-fn kind(io: &dyn Io, path: &Path) -> Result<Option<EntryKind>> {
-    io.kind(path).map_err(|e| Error::io("cannot look at the path", path, e))
-}
-
-pub(crate) fn list(io: &dyn Io, dir: &Path) -> Result<Vec<DirEntry>> {
-    io.list(dir).map_err(|e| Error::io("cannot list the directory", dir, e))
-}
-
-fn random_uuid(io: &dyn Io, dir: &Path) -> Result<Uuid> {
-    let mut bytes = [0; 16];
-    io.random(&mut bytes).map_err(|e| Error::io("cannot get random bytes", dir, e))?;
-    // Not all zero, whatever the source says (SPEC 4).
-    let [.., last] = &mut bytes;
-    *last |= 1;
-    Ok(Uuid(bytes))
 }
 
 #[cfg(test)]

@@ -66,8 +66,9 @@ pub(crate) fn copy_bytes(
 /// by now: else a job that ran when limits were lowered would never end.
 pub(crate) fn check(inner: &Inner, core: &Core, accepted: &Accepted) -> Result<Vec<(String, u64)>> {
     let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
-    // The copies of one pchannel differ in the name of their vchannel alone, and in size by how long
-    // that is: each of them carries the names of all, which would be encoded as often as there are.
+    // The copies of one pchannel differ in the name of their vchannel alone, and in size by how
+    // long that is: each of them carries the names of all, which would be encoded as often as there
+    // are.
     let mut sizes: BTreeMap<(&str, usize), u64> = BTreeMap::new();
     let in_parts = match accepted.job {
         JobLink::Ends { .. } => chunks::accepted_total,

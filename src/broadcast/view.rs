@@ -13,9 +13,8 @@ use crate::log::LogView;
 use crate::log::dir::absolute;
 use crate::log::facts::LOCK_NAME;
 use crate::lsn::Lsn;
-use crate::store::{
-    CHANNEL_GONE, CHANNELS, CONTROL, expect_log, expect_unfinished, identity, list, pchannel_dirs,
-};
+use crate::store::dir::{expect_log, expect_unfinished, identity, list, pchannel_dirs};
+use crate::store::{CHANNEL_GONE, CHANNELS, CONTROL};
 
 /// A look at a store. It shows the records that recovery would keep; some may not be durable yet.
 #[derive(Debug)]
@@ -40,12 +39,17 @@ impl StoreView {
             Ok(_) => Vec::new(),
             Err(e) => return Err(Error::io("cannot look at the path", dir, e)),
         };
-        let has = |name: &str| entries.iter().any(|entry| entry.name == name);
-        if !has(LOCK_NAME) {
-            expect_unfinished(&*io, dir, &entries)?;
-        }
-        if !has(LOCK_NAME) || identity(&*io, dir)?.is_none() {
-            return Err(Error::new(ErrorKind::InvalidInput, "there is no store").at_path(dir));
+        let is_made = || match io.kind(&dir.join(LOCK_NAME)) {
+            Ok(None) => Ok(false),
+            _ => identity(&*io, dir).map(|found| found.is_some()),
+        };
+        if !is_made()? {
+            let unfinished = expect_unfinished(&*io, dir, &entries);
+            // A writer may have made it meanwhile.
+            if !is_made()? {
+                unfinished?;
+                return Err(Error::new(ErrorKind::InvalidInput, "there is no store").at_path(dir));
+            }
         }
         expect_log(&*io, &dir.join(CONTROL), "the control log is gone")?;
         let control = LogView::open(dir.join(CONTROL), Arc::clone(&io))?;

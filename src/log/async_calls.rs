@@ -1,10 +1,9 @@
 //! The async front of a log, for callers on a tokio runtime.
 //!
 //! A thread of the runtime never waits for the disk here, nor for longer than another append is
-//! encoded: what fits into the buffer goes there at
-//! once, and the log's own thread writes and syncs it; what has to wait, or starts a segment, runs
-//! on the runtime's pool for blocking work. The log itself needs no runtime, and is the same log:
-//! both ways in may be mixed.
+//! encoded: what fits into the buffer goes there at once, and the log's own thread writes and syncs
+//! it; what has to wait, or starts a segment, runs on the runtime's pool for blocking work. The log
+//! itself needs no runtime, and is the same log: both ways in may be mixed.
 //!
 //! [`Log::open`], readers, and dropping the last handle block; hand them to
 //! [`tokio::task::spawn_blocking`].
@@ -44,11 +43,11 @@ impl Log {
     }
 
     /// Appends records as one, as [`Log::append_batch`] does, and never blocks the thread that
-    /// polls for a disk. Where the buffer is full, a segment has to be started, or the batch has more than
-    /// 256 KiB, the records are copied for a thread of the runtime's pool, which does the rest: all
-    /// that a large batch costs the thread that polls is this copy. Appends have one order, and
-    /// while the records of one are copied and checksummed every other call of the log waits, a
-    /// poll included: where many megabytes at a time would hold up a runtime,
+    /// polls for a disk. Where the buffer is full, a segment has to be started, or the batch has
+    /// more than 256 KiB, the records are copied for a thread of the runtime's pool, which does the
+    /// rest: all that a large batch costs the thread that polls is this copy. Appends have one
+    /// order, and while the records of one are copied and checksummed every other call of the log
+    /// waits, a poll included: where many megabytes at a time would hold up a runtime,
     /// [`Options::batch_bytes_max`](crate::Options::batch_bytes_max) bounds them.
     ///
     /// Futures that are polled one after the other get their LSNs in that order, unless one of them

@@ -101,8 +101,9 @@ impl Cursor {
     ///
     /// # Durability
     ///
-    /// When this returns `Ok`, the cursor is gone after a power loss. It takes one sync. Each of its
-    /// handles answers `InvalidInput` from here on, also when a cursor of its name is made again.
+    /// When this returns `Ok`, the cursor is gone after a power loss. It takes one sync. Each of
+    /// its handles answers `InvalidInput` from here on, also when a cursor of its name is made
+    /// again.
     pub fn remove(&self) -> Result<()> {
         self.shared.remove_cursor(&self.id)
     }

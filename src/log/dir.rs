@@ -8,7 +8,7 @@ use std::time::Duration;
 use oncelog_format::lock::{LOCK_CONTENT_LEN, LOCK_LEN};
 use oncelog_format::{Owner, Uuid, encode_lock};
 
-use super::facts::{LOCK_NAME, Listing, SPARE_SUFFIX, is_lost_found};
+use super::facts::{LOCK_NAME, Listing, NOT_FREE, SPARE_SUFFIX};
 use super::options::CreateMode;
 use super::view::pause;
 use super::writer::now;
@@ -158,12 +158,17 @@ impl DirLock {
         let Some(lock) = Self::make(io, dir)? else { return Err(busy(&self.path)) };
         fill(&*lock.file).map_err(failed)?;
         sync_dir(io, dir)?;
-        for name in aside {
-            if let Err(e) = io.remove(&name) {
-                tracing::warn!(path = %name.display(), error = %e, "a spare stays");
-            }
-        }
+        remove_asides(io, &aside);
         Ok(lock)
+    }
+
+    /// Removes what was replaced by a lock file that has its UUID: its name is durable, for it was
+    /// written behind a sync of the directory.
+    pub(crate) fn remove_replaced(&self, io: &dyn Io, dir: &Path) -> Result<()> {
+        let aside = asides(io, dir);
+        let aside = aside.map_err(|e| Error::io("cannot list the directory", dir, e))?;
+        remove_asides(io, &aside);
+        Ok(())
     }
 
     /// Writes an identity that was found once more: the sync of it may have failed.
@@ -251,6 +256,14 @@ fn asides(io: &dyn Io, dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(names.filter(is_aside).map(|name| dir.join(name)).collect())
 }
 
+fn remove_asides(io: &dyn Io, aside: &[PathBuf]) {
+    for name in aside {
+        if let Err(e) = io.remove(name) {
+            tracing::warn!(path = %name.display(), error = %e, "a spare stays");
+        }
+    }
+}
+
 /// Makes a file in the place of one that an attempt has left, in which nothing counts.
 pub(crate) fn make_anew(io: &dyn Io, path: &Path) -> io::Result<Arc<dyn IoFile>> {
     match io.open(path, OpenHow::CreateNew) {
@@ -307,13 +320,13 @@ pub(crate) fn prepare(io: &dyn Io, dir: &Path, create: CreateMode) -> Result<()>
             let listing = Listing::read(io, dir)
                 .map_err(|e| Error::io("cannot list the directory", dir, e))?;
             if listing.lock || !listing.segments.is_empty() {
-                return Ok(());
+                return Ok(()); // judged under the lock
             }
             if create == CreateMode::Never {
                 return refuse("there is no log");
             }
-            if listing.cursors || !listing.strays.iter().all(|name| is_lost_found(name)) {
-                return refuse("the directory holds something else");
+            if !listing.is_nothing() {
+                return refuse(NOT_FREE);
             }
             sync_parent_if_allowed(io, dir)
         }

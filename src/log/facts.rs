@@ -10,7 +10,7 @@ use oncelog_format::limits::{self, ALIGNMENT, FRAMES_OFFSET};
 use oncelog_format::lock::{LOCK_CONTENT_LEN, LOCK_UNFINISHED};
 use oncelog_format::{
     DecodeError, DecodeErrorKind, Footer, FrameHeader, Owner, Place, SegmentHeader, Slot, Uuid,
-    decode_lock, parse_segment_name,
+    decode_lock, encode_lock, parse_segment_name,
 };
 
 use super::decision::{Head, HeaderFound};
@@ -21,6 +21,10 @@ use crate::io::{EntryKind, Io, IoFile, OpenHow};
 pub(crate) const LOCK_NAME: &str = "LOCK";
 /// Name of the file that holds the cursors.
 pub(crate) const CURSORS_NAME: &str = "CURSORS";
+/// Why nothing is made in a directory.
+pub(crate) const NOT_FREE: &str = "the directory holds something else";
+/// Bytes at the begin of an identity that say whose it is.
+const MAGIC_LEN: usize = 8;
 /// What the name of a spare ends in.
 pub(crate) const SPARE_SUFFIX: &str = ".spare";
 
@@ -63,6 +67,13 @@ impl Listing {
         listing.strays.sort();
         Ok(listing)
     }
+
+    /// Whether nothing stands in the directory, or only what the making of a log may leave there
+    /// before the first segment has its name.
+    pub(crate) fn is_nothing(&self) -> bool {
+        let is_empty = self.segments.is_empty() && !self.cursors;
+        is_empty && self.strays.iter().all(|name| is_lost_found(name))
+    }
 }
 
 /// What `LOCK` says.
@@ -70,6 +81,9 @@ impl Listing {
 pub(crate) enum LockFacts {
     /// The file is not there, is too short, or holds zeros.
     NoIdentity,
+    /// It is too short, and no making and no cut copy leaves these bytes: a log or a store may have
+    /// lost its lock file to them, but beside nothing else the file is another program's.
+    Foreign,
     Identity(Owner, Uuid),
     /// A backup into the directory was not finished.
     Unfinished,
@@ -82,6 +96,7 @@ impl LockFacts {
         let read = file.read_full_at(&mut content, 0)?;
         Ok(match decode_lock(content.get(..read).unwrap_or_default()) {
             Err(_) if content == LOCK_UNFINISHED => Self::Unfinished,
+            Ok(None) if !is_left_of_lock(content.get(..read).unwrap_or_default()) => Self::Foreign,
             Ok(None) => Self::NoIdentity,
             Ok(Some((owner, uuid))) => Self::Identity(owner, uuid),
             Err(e) => Self::Damaged(e),
@@ -91,7 +106,7 @@ impl LockFacts {
     /// Where the content is neither zeros nor valid, and what it is.
     pub(crate) fn damage(&self) -> Option<(u64, String)> {
         match self {
-            Self::NoIdentity | Self::Identity(..) => None,
+            Self::NoIdentity | Self::Foreign | Self::Identity(..) => None,
             Self::Unfinished => Some((0, "the mark of a backup that was not finished".to_owned())),
             Self::Damaged(e) => Some((u64::try_from(e.at).unwrap_or(u64::MAX), e.to_string())),
         }
@@ -102,6 +117,15 @@ impl LockFacts {
         let facts = io.open(&path, OpenHow::Read).and_then(|file| Self::of(&*file));
         facts.map_err(|e| Error::io("cannot read the lock file", &path, e))
     }
+}
+
+/// Whether bytes without an identity are zeros, or what one begins with.
+fn is_left_of_lock(bytes: &[u8]) -> bool {
+    let begins = |owner| {
+        let magic = encode_lock(owner, Uuid([0; 16])).into_iter().take(MAGIC_LEN);
+        magic.zip(bytes).all(|(stated, byte)| stated == *byte)
+    };
+    bytes.iter().all(|byte| *byte == 0) || begins(Owner::Log) || begins(Owner::Store)
 }
 
 /// What stands in the place of a slot.

@@ -173,8 +173,8 @@ pub enum FindingKind {
     CursorIgnored,
     /// A cursor stands after the end of the log: what it had seen is gone.
     CursorAhead,
-    /// A full disk refused the slot that states a trim: the oldest LSN may go back with a power loss
-    /// until a slot is written.
+    /// A full disk refused the slot that states a trim: the oldest LSN may go back with a power
+    /// loss until a slot is written.
     TrimUnproven,
     /// What a live writer had not finished while it was looked at.
     InFlight,

@@ -65,8 +65,13 @@ pub(crate) fn open(path: &Path, options: &Options) -> Result<(Shared, RecoveryRe
 }
 
 /// Whether a directory holds no log, or one without damage that never had a record.
+///
+/// # Errors
+///
+/// `InvalidInput` where it holds something else; `Io`.
 pub(crate) fn is_unused(io: &dyn Io, path: &Path) -> Result<bool> {
     let survey = Survey::read(io, path, Check::Tail)?;
+    survey.expect_free()?;
     Ok(survey.damage().is_none() && survey.last == 0)
 }
 
@@ -80,7 +85,7 @@ fn judge(path: &Path, options: &Options) -> Result<Survey> {
     match (survey.is_absent(), options.create) {
         (true, CreateMode::Never) => refuse("there is no log"),
         (false, CreateMode::Always) => refuse("there is a log already"),
-        _ => Ok(survey),
+        _ => survey.expect_free().map(|()| survey),
     }
 }
 

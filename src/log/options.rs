@@ -318,9 +318,9 @@ pub enum Fill {
     Zero,
     /// The next segment is made when the last one is half full, and its blocks are taken: no append
     /// waits for that, and a full disk refuses appends before it meets a record. Where the file
-    /// system cannot reserve blocks (NFS before 4.2, some of FUSE), zeros are written into this next
-    /// segment alone; in what they have not reached, a disk may fill up under a record, as with
-    /// [`Fill::None`].
+    /// system cannot reserve blocks (NFS before 4.2, some of FUSE), zeros are written into this
+    /// next segment alone; in what they have not reached, a disk may fill up under a record, as
+    /// with [`Fill::None`].
     Allocate,
     /// A segment is made when the first record needs it, and takes blocks as it grows. A disk that
     /// fills up under a record poisons the log.

@@ -2,7 +2,8 @@
 //!
 //! A reader stands between two records. It asks a [`Source`] which segment holds a record and how
 //! far it may be read, never reads above, and reads within one segment through a
-//! [`SegmentReader`](super::segment_reader::SegmentReader). The CRC of every record that is handed out was verified.
+//! [`SegmentReader`](super::segment_reader::SegmentReader). The CRC of every record that is handed
+//! out was verified.
 
 use std::fmt;
 use std::path::PathBuf;

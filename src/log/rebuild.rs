@@ -1,10 +1,14 @@
 //! Rebuilding caches and copies of sealed segments that recovery found damaged (SPEC section 10).
 //!
 //! No record needs them, so nothing may wait for this: it is work for the thread that trims, a
-//! segment at a time, and a refusal leaves the segment as it was for the next open. A write or a
-//! sync that fails for another reason than space poisons the log, as everywhere: what is rebuilt
-//! shares blocks with frames that are promised. Frames are read, never written. A footer goes after the last byte of the file, so that nothing that is
+//! segment at a time, and a refusal leaves the segment as it was for the next open. Frames are
+//! read, never written. A footer goes after the last byte of the file, so that nothing that is
 //! there is overwritten but a damaged header and a damaged slot.
+//!
+//! A sync that fails poisons the log, as everywhere. So does a write, unless for space, of a footer
+//! in whose block frames stand that are promised. Header and slots have blocks of their own, and a
+//! write of them that fails is a refusal: a log whose records are whole is not taken from its
+//! callers, at each open again, for a copy that nobody needs.
 //!
 //! The tail needs none of it: its next slots replace damaged ones, and it gets its footer at a
 //! roll.
@@ -13,6 +17,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use oncelog_format::limits::{ALIGNMENT, FRAMES_OFFSET};
 use oncelog_format::{Footer, Place, SegmentHeader, Slot};
 
 use super::dir::{Fault, refusal};
@@ -23,6 +28,9 @@ use super::survey::{Segment, Survey};
 use super::writer::{Guard, Shared};
 use crate::error::Error;
 use crate::io::{Io, IoFile, OpenHow};
+
+/// What a file system writes at least, and may fail to write: header and slots have one each.
+const BLOCK_BYTES: u64 = 4096;
 
 /// A sealed segment with something to rebuild.
 #[derive(Clone, Debug)]
@@ -110,12 +118,12 @@ fn rebuild(io: &dyn Io, degraded: &Degraded) -> Outcome {
     let rebuilding = Rebuilding { file, degraded };
     if facts.header_damage.is_some() {
         // A slot has the copy, so that a crash in the midst of this loses nothing.
-        rebuilding.put(&degraded.header.encode(), 0)?;
+        rebuilding.put(&degraded.header.encode(), 0, 0)?;
     }
     rebuilding.slots(&facts)?;
     let missing = rebuilding.missing_footer().map_err(|e| degraded.unread(e))?;
     let Some(footer) = missing else { return Ok(()) };
-    rebuilding.put(&footer.encode(degraded.header.salt), footer.offset)
+    rebuilding.put(&footer.encode(degraded.header.salt), footer.offset, footer.end)
 }
 
 impl Degraded {
@@ -125,11 +133,12 @@ impl Degraded {
 }
 
 impl Rebuilding<'_> {
-    /// Writes something and syncs it.
-    fn put(&self, bytes: &[u8], offset: u64) -> Outcome {
+    /// Writes something behind frames that end at an offset, and syncs it.
+    fn put(&self, bytes: &[u8], offset: u64, frames_end: u64) -> Outcome {
+        let is_beside_frames = offset.saturating_sub(offset % BLOCK_BYTES) < frames_end;
         let path = &self.degraded.path;
         self.file.write_whole_at(bytes, offset).map_err(|e| {
-            let refused = is_no_space(&e);
+            let refused = !is_beside_frames || is_no_space(&e);
             let error = refusal("cannot rebuild the segment", path, e).at_offset(offset);
             if refused { Fault::Refused(error) } else { Fault::Final(error) }
         })?;
@@ -148,7 +157,7 @@ impl Rebuilding<'_> {
             if matches!(slot_facts(facts, slot.index()), SlotFacts::Valid(_)) {
                 break; // the next counter would replace the valid one
             }
-            self.put(&slot.encode(), Slot::offset_of(slot.index()))?;
+            self.put(&slot.encode(), Slot::offset_of(slot.index()), 0)?;
             newest = Some(slot);
         }
         Ok(())
@@ -168,7 +177,7 @@ impl Rebuilding<'_> {
             return Ok(None);
         }
         let footer = Footer {
-            offset: size.next_multiple_of(oncelog_format::limits::ALIGNMENT),
+            offset: size.next_multiple_of(ALIGNMENT),
             last_lsn: frames.last,
             end: frames.end,
             // The successor's name stands after a sync of all of it.
@@ -201,7 +210,7 @@ fn first_slot(degraded: &Degraded) -> Slot {
     Slot {
         counter: 1,
         durable_lsn: degraded.header.first_lsn.saturating_sub(1),
-        durable_offset: oncelog_format::limits::FRAMES_OFFSET,
+        durable_offset: FRAMES_OFFSET,
         oldest_lsn: 1,
         header: degraded.header,
     }

@@ -100,6 +100,10 @@ impl Survey {
         }
         let identity = match lock {
             LockFacts::NoIdentity => Identity::Absent,
+            LockFacts::Foreign => {
+                self.is_foreign = true;
+                Identity::Absent
+            }
             LockFacts::Identity(Owner::Log, uuid) => {
                 (self.uuid, self.identified) = (Some(uuid), true);
                 Identity::Stated

@@ -212,8 +212,8 @@ impl Gate {
             #[cfg(planted)]
             Use::New(_) if crate::planted::is_active(crate::planted::Bug::ReserveSpent) => None,
             Use::New(promised) => (!self.is_reserved(promised)).then_some(promised),
-            // What follows goes into the tail up to the first batch that does not fit there, and all
-            // else into the reserve: either holds it alone.
+            // What follows goes into the tail up to the first batch that does not fit there, and
+            // all else into the reserve: either holds it alone.
             Use::Ending(left) => {
                 let room = self.capacity.saturating_sub(self.end).saturating_sub(bytes);
                 let is_left = room >= left || self.is_reserved(left);
@@ -222,9 +222,9 @@ impl Gate {
         }
     }
 
-    /// The same where the tail is full, and there is no space for another segment: of how many bytes a
-    /// reserve may help that is made, or being made. What ends work and leaves nothing to others is
-    /// asked for none.
+    /// The same where the tail is full, and there is no space for another segment: of how many
+    /// bytes a reserve may help that is made, or being made. What ends work and leaves nothing to
+    /// others is asked for none.
     pub(crate) fn helpful_reserve(&self, bytes: u64, usage: Use) -> Option<u64> {
         match usage.within() {
             // It takes blocks, and gives those of a smaller one back when it has its name.
@@ -390,8 +390,8 @@ impl Log {
         Ok(Pending::new(std::sync::Arc::clone(shared), lsns))
     }
 
-    /// As [`Log::enqueue_as`], but for making a reserve, which may take as long as it takes to write
-    /// a segment: whoever holds a lock makes it before.
+    /// As [`Log::enqueue_as`], but for making a reserve, which may take as long as it takes to
+    /// write a segment: whoever holds a lock makes it before.
     ///
     /// # Errors
     ///

@@ -7,7 +7,8 @@ use super::writer::{Gate, Shared};
 use crate::error::{Error, ErrorKind, Result};
 
 impl Gate {
-    /// Whether so many bytes go into the buffer without a wait or I/O. Of a reserve it says nothing.
+    /// Whether so many bytes go into the buffer without a wait or I/O. Of a reserve it says
+    /// nothing.
     fn takes_at_once(&self, bytes: u64, buffer_bytes_max: u64) -> bool {
         !self.rolling && self.has_room(bytes) && self.may_buffer(bytes, buffer_bytes_max)
     }
@@ -63,8 +64,8 @@ impl Log {
     /// # Errors
     ///
     /// Those of an append; where there is no space for a segment, `StoreFull`, also if what ends
-    /// work would find some. For new work also, before a byte is written, where the reserve does not
-    /// hold what was promised: [`Log::promise`] comes first.
+    /// work would find some. For new work also, before a byte is written, where the reserve does
+    /// not hold what was promised: [`Log::promise`] comes first.
     pub(crate) fn make_room(&self, bytes: u64, new: Option<u64>) -> Result<()> {
         let shared = &self.handle.shared;
         shared.make_room(bytes.min(shared.batch_bytes_max), new)
@@ -79,8 +80,8 @@ mod tests {
     use crate::io::mem::MemIo;
     use crate::log::{CreateMode, Options};
 
-    /// A segment took the space that the reserve was to be made of, and then the work was refused for
-    /// want of one.
+    /// A segment took the space that the reserve was to be made of, and then the work was refused
+    /// for want of one.
     #[test]
     fn new_work_starts_no_segment_before_there_is_a_reserve() {
         let options = Options::new().create(CreateMode::IfMissing).background(false);

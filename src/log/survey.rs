@@ -9,10 +9,10 @@ use oncelog_format::{Footer, FooterEntry, SegmentHeader, Uuid};
 
 use super::cursors::CursorFacts;
 use super::decision::FooterFound;
-use super::facts::{FooterFacts, Listing, SegmentFacts};
+use super::facts::{FooterFacts, Listing, NOT_FREE, SegmentFacts};
 use super::finding::{Finding, FindingKind, Severity};
 use super::scan::{self, Behind, Frames, Tally, Window};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::io::{Io, OpenHow};
 
 /// A segment of the log, judged.
@@ -62,6 +62,8 @@ pub(crate) struct Survey {
     pub(crate) uuid: Option<Uuid>,
     /// `LOCK` holds an identity.
     pub(crate) identified: bool,
+    /// `LOCK` holds what neither a log nor a store leaves there.
+    pub(crate) is_foreign: bool,
     /// The segments of the log in order. Those from `readable` on could not be judged, because of
     /// damage in or before them.
     pub(crate) segments: Vec<Segment>,
@@ -90,6 +92,7 @@ impl Survey {
             dir: dir.to_owned(),
             uuid: None,
             identified: false,
+            is_foreign: false,
             segments: Vec::new(),
             readable: 0,
             leftovers: Vec::new(),
@@ -108,6 +111,18 @@ impl Survey {
     /// There is no log: it may be created (row @A of SPEC section 12).
     pub(crate) fn is_absent(&self) -> bool {
         self.segments.is_empty() && self.damage().is_none()
+    }
+
+    /// Whether a log that is absent may be made: nothing stands there that is somebody else's.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput`.
+    pub(crate) fn expect_free(&self) -> Result<()> {
+        if !self.is_absent() || (self.listing.is_nothing() && !self.is_foreign) {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::InvalidInput, NOT_FREE).at_path(&self.dir))
     }
 
     /// The first finding that keeps a writer out, one of what this version does not know before any

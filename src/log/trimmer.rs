@@ -147,7 +147,8 @@ fn rest<'a>(shared: &'a Shared, mut gate: Guard<'a>) -> Guard<'a> {
 fn retain(shared: &Shared) -> bool {
     match shared.trim_by_retention() {
         Ok(trimmed) if trimmed.segment_count > 0 => {
-            tracing::debug!(oldest = %trimmed.oldest_lsn, segments = trimmed.segment_count, "trimmed");
+            let (oldest, segments) = (trimmed.oldest_lsn, trimmed.segment_count);
+            tracing::debug!(%oldest, segments, "trimmed");
         }
         Ok(_) => {}
         Err(e) if e.kind() == ErrorKind::Closed => {}

@@ -1,9 +1,10 @@
 //! A log seen from outside: read-only, without a lock, beside a live writer or without one.
 //!
-//! A view writes nothing; a file system that notes when a file was read may note that. Recovery judges the same bytes for it as
-//! for a writer; but what recovery finds wrong beside a writer that is at work, the view looks at
-//! again before it says so. A finding stands only if it stands in several looks, each of which
-//! lists the directory and reads witnesses and frames anew: a racing writer never makes `Corrupt`.
+//! A view writes nothing; a file system that notes when a file was read may note that. Recovery
+//! judges the same bytes for it as for a writer; but what recovery finds wrong beside a writer that
+//! is at work, the view looks at again before it says so. A finding stands only if it stands in
+//! several looks, each of which lists the directory and reads witnesses and frames anew: a racing
+//! writer never makes `Corrupt`.
 //!
 //! It reads by pread alone, so that a bad disk is an error and never a signal, and its memory is
 //! bounded by the largest record. What recovery reads of a sealed segment is its ends: the frames

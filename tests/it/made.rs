@@ -3,10 +3,10 @@
 //! file has left in the cache is no proof that the disk has it.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use oncelog::io::{Io as _, OpenHow};
+use oncelog::io::{EntryKind, Io as _, OpenHow};
 use oncelog::testing::{Dice, EIO, Fault, Machine, MemIo, Which, survivors};
 use oncelog::{CreateMode, ErrorKind, Log, Lsn, Options, Result, Store, StoreOptions};
 
@@ -160,6 +160,84 @@ fn volume(dirs: &[&str], files: &[&str]) -> MemIo {
         drop(io.open(&Path::new(DIR).join(name), OpenHow::CreateNew).unwrap());
     }
     io
+}
+
+/// What stands in the directory, by path.
+fn held(io: &MemIo) -> BTreeSet<(PathBuf, Option<Vec<u8>>)> {
+    let (mut held, mut todo) = (BTreeSet::new(), vec![Path::new(DIR).to_owned()]);
+    while let Some(dir) = todo.pop() {
+        for entry in io.list(&dir).unwrap() {
+            let path = dir.join(&entry.name);
+            let bytes = io.machine().bytes(&path).ok();
+            if entry.kind == EntryKind::Dir {
+                todo.push(path.clone());
+            }
+            held.insert((path, bytes));
+        }
+    }
+    held
+}
+
+/// RocksDB and LevelDB keep an empty file of the name `LOCK` in their directory, other programs one
+/// with the id of a process. It was replaced, and a log made beside the files of a database that was
+/// in use.
+#[test]
+fn the_lock_file_of_another_program_is_left_alone() {
+    #[track_caller]
+    fn check(open: Open, lock: &[u8], dirs: &[&str], files: &[&str], is_ours: bool) {
+        let io = volume(dirs, files);
+        io.alter(|machine| machine.put(Path::new(DIR).join("LOCK"), lock).unwrap());
+        let before = held(&io);
+        for create in [CreateMode::IfMissing, CreateMode::Always, CreateMode::Never] {
+            if is_ours && create != CreateMode::Never {
+                continue;
+            }
+            let opened = open(&io, create).map_err(|e| e.kind()).err();
+            assert_eq!(opened, Some(ErrorKind::InvalidInput), "{lock:?} {dirs:?} {files:?}");
+            assert_eq!(held(&io), before, "{lock:?} {dirs:?} {files:?}");
+        }
+        let made = open(&io, CreateMode::IfMissing);
+        assert_eq!(made.is_ok(), is_ours, "{lock:?} {dirs:?} {files:?}: {made:?}");
+    }
+    let database = ["000004.log", "CURRENT", "MANIFEST-000005"];
+    let both: [Open; 2] = [open_log, open_store];
+    for open in both {
+        check(open, b"", &[], &database, false);
+        check(open, &[0; 512], &["lost+found"], &["notes.txt"], false);
+        check(open, b"", &["archive"], &[], false);
+        check(open, b"", &[], &["CURSORS"], false);
+        check(open, b"4711\n", &[], &[], false);
+        check(open, b"once upon a time", &[], &[], false);
+        check(open, b"", &["channels"], &[], false);
+        check(open, b"", &[], &["channels"], false);
+        // Of a making of ours, and what a copy that was cut off left of it.
+        check(open, b"", &["lost+found"], &["LOCK.0.spare"], true);
+        check(open, &[0; 7], &[], &[], true);
+        check(open, &[0; 512], &[], &[], true);
+        check(open, b"oncest", &[], &[], true);
+    }
+    check(open_store, b"", &["control", "channels"], &[], true);
+    check(open_store, b"", &["control"], &["control/LOCK"], true);
+    check(open_store, b"", &["control"], &["control/CURRENT"], false);
+    check(open_store, b"", &["control"], &["control/LOCK", "control/CURRENT"], false);
+    check(open_store, b"", &["control", "channels"], &["channels/rows"], false);
+    check(open_store, b"", &["control"], &["channels"], false);
+    check(open_store, b"", &["control"], &["notes.txt"], false);
+}
+
+/// A power loss brings the old lock file back under the name that it had when it was replaced, and
+/// an open that finds the new one whole has nothing to replace.
+#[test]
+fn a_lock_file_that_was_replaced_goes_at_the_next_open() {
+    let both: [Open; 2] = [open_log, open_store];
+    for open in both {
+        let io = volume(&[], &[]);
+        open(&io, CreateMode::IfMissing).unwrap();
+        let spare = Path::new(DIR).join("LOCK.3.spare");
+        io.alter(|machine| machine.put(&spare, &[0; 512]).unwrap());
+        open(&io, CreateMode::Never).unwrap();
+        assert!(io.machine().bytes(&spare).is_err());
+    }
 }
 
 fn back_up(io: &MemIo, _: CreateMode) -> Result<()> {

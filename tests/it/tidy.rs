@@ -1,5 +1,6 @@
 //! What the sources and the documents must have in common, read from the files themselves.
 
+mod prose;
 mod spec;
 mod told;
 

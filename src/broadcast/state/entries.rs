@@ -9,8 +9,8 @@ use super::super::seen::Seen;
 use super::size::{job_bytes, task_bytes};
 use super::{Job, State, TaskState};
 
-/// What the entries of a stream keep to, whoever reads them: the facts stand first and once, the kinds
-/// follow each other in order, and within one the identities or names grow (SPEC 13.3).
+/// What the entries of a stream keep to, whoever reads them: the facts stand first and once, the
+/// kinds follow each other in order, and within one the identities or names grow (SPEC 13.3).
 #[derive(Debug, Default)]
 pub(crate) struct EntryOrder {
     /// The last entry: its kind, and its identity or name.

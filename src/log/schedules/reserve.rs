@@ -1,4 +1,5 @@
-//! A reserve that is made beside a change of another name, under a sync of the directory that fails.
+//! A reserve that is made beside a change of another name, under a sync of the directory that
+//! fails.
 
 use std::path::Path;
 

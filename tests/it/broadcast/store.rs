@@ -4,7 +4,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use oncelog::broadcast::{Broadcaster, MessageType, Options, StoreView, Task, Verdict};
-use oncelog::testing::{Machine, MemIo};
+use oncelog::io::Io as _;
+use oncelog::testing::{CallKind, ENOSPC, Fault, Machine, MemIo, Which};
 use oncelog::{CreateMode, ErrorKind, Log, Options as LogOptions, Result, Store, StoreOptions};
 
 use super::desk::{DIR, Desk, request};
@@ -73,6 +74,65 @@ fn logs_that_are_gone_are_missed() {
     let mut lost = machine;
     lost.take(format!("{DIR}/LOCK")).unwrap();
     check(&lost, CreateMode::IfMissing, ErrorKind::Corrupt);
+}
+
+/// No log of a pchannel is made before the store is: what stands there was acknowledged. A store
+/// that had lost its small files was made anew over it, and gave the ids again that stand in it.
+#[test]
+fn a_store_is_not_made_anew_over_the_logs_of_channels() {
+    let desk = Desk::open();
+    desk.submit("k", "p").unwrap();
+    desk.broadcaster.close().unwrap();
+    let machine = desk.io.machine();
+    #[track_caller]
+    fn check_lost(machine: &Machine) {
+        check(machine, CreateMode::IfMissing, ErrorKind::Corrupt);
+        let io: Arc<MemIo> = Arc::new(MemIo::new(machine.clone()));
+        assert_eq!(StoreView::open(DIR, io).unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+    for lock in [None, Some(&[][..]), Some(&[0; 512])] {
+        let mut machine = machine.clone();
+        machine.take(format!("{DIR}/LOCK")).unwrap();
+        if let Some(lock) = lock {
+            machine.put(format!("{DIR}/LOCK"), lock).unwrap();
+        }
+        check_lost(&machine);
+        for entry in MemIo::new(machine.clone()).list(&Path::new(DIR).join("control")).unwrap() {
+            machine.take(Path::new(DIR).join("control").join(entry.name)).unwrap();
+        }
+        check_lost(&machine);
+        let mut all = Vec::new();
+        let channel = Path::new(DIR).join("channels/p0");
+        let copied = MemIo::new(Machine::new());
+        for dir in ["", "channels", "channels/p0"] {
+            copied.create_dir(&Path::new(DIR).join(dir)).unwrap();
+        }
+        for entry in MemIo::new(machine.clone()).list(&channel).unwrap() {
+            all.push(channel.join(entry.name));
+        }
+        for path in all {
+            let bytes = machine.bytes(&path).unwrap();
+            copied.alter(|machine| machine.put(&path, &bytes).unwrap());
+        }
+        check_lost(&copied.machine());
+    }
+}
+
+/// The file system copies on write and is full: a lock file whose UUID a sync has covered long ago
+/// was written again before anything else, and nothing that could make room was reached.
+#[test]
+fn a_store_opens_without_a_free_byte() {
+    let desk = Desk::open();
+    let before = desk.submit("k", "p").unwrap();
+    desk.broadcaster.close().unwrap();
+    let io = desk.io.successor(desk.io.machine());
+    io.arm(Which::Kind(CallKind::Write), 1, u64::MAX, Fault::Error(ENOSPC));
+    let options = StoreOptions::new().io(Arc::new(io.clone())).create(CreateMode::Never);
+    let store = Store::open(Path::new(DIR), &options).unwrap();
+    io.disarm();
+    drop(store);
+    let desk = desk.reopen();
+    super::desk::assert_same(&before, &desk.submit("k", "p").unwrap());
 }
 
 #[test]

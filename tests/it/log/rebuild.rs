@@ -174,10 +174,11 @@ fn a_full_disk_leaves_a_segment_degraded_and_the_log_at_work() {
     assert!(!complaints(&io.machine()).is_empty());
 }
 
-/// Each of these was told as a warning, and each open tried the same block again: one that holds
-/// frames which are promised.
+/// A sync that fails is final. A write that is refused is so only where its block holds frames which
+/// are promised: header and slots have blocks of their own, and a segment that cannot be made whole
+/// again took the log with it at each open.
 #[test]
-fn a_write_or_sync_of_a_rebuild_that_fails_for_another_reason_than_space_poisons() {
+fn a_rebuild_poisons_by_a_failed_sync_and_by_a_failed_write_beside_frames() {
     #[track_caller]
     fn check(damage: (&str, Damage), nth: u64, call: CallKind, number: i32, poisons: bool) {
         let (what, damage) = damage;
@@ -204,7 +205,8 @@ fn a_write_or_sync_of_a_rebuild_that_fails_for_another_reason_than_space_poisons
     }
     for (at, count) in [(0, 1), (4, 1), (6, 2), (7, 2)] {
         for nth in 1..=count {
-            check(DAMAGES[at], nth, CallKind::Write, EIO, true);
+            let is_footer = at == 0 || (at == 7 && nth == 2);
+            check(DAMAGES[at], nth, CallKind::Write, EIO, is_footer);
             check(DAMAGES[at], nth, CallKind::Sync, EIO, true);
             check(DAMAGES[at], nth, CallKind::Sync, ENOSPC, true);
             check(DAMAGES[at], nth, CallKind::Write, ENOSPC, false);
@@ -213,6 +215,10 @@ fn a_write_or_sync_of_a_rebuild_that_fails_for_another_reason_than_space_poisons
         check(DAMAGES[at], 1, CallKind::Read, EIO, false);
         check(DAMAGES[at], 1, CallKind::Open, EMFILE, false);
     }
+    // The footer begins in a block behind the last one of the frames.
+    let apart: (&str, Damage) = ("blocks behind the footer", |bytes| bytes.extend([7; 8192]));
+    check(apart, 1, CallKind::Write, EIO, false);
+    check(apart, 1, CallKind::Sync, EIO, true);
 }
 
 /// A closed log on a disk, of whose first segment the second slot is damaged.
