@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use oncelog_format::control::{Accepted, Body, ControlRecord, JobLink, PchannelEnd};
+use oncelog_format::limits::CHECKPOINT_PART_LEN_MAX;
 use oncelog_format::message::{BroadcastHeader, BroadcastId, Fingerprint, Resource};
 
 use super::copies;
@@ -46,8 +47,18 @@ const PROMISED_MAX: u64 = RESERVED_MAX - (1 << 20);
 /// new work is refused.
 pub(crate) const OPEN_BYTES_MAX: u64 = 512 << 20;
 
-/// More than the frames and the ends of a checkpoint take, beside its entries.
+/// More than the Begin and the End of a checkpoint take, beside its entries and its parts.
 const CHECKPOINT_BYTES: u64 = 16 << 10;
+
+/// More than a part of a checkpoint takes beside the bytes that it carries.
+const PART_BYTES: u64 = 80;
+
+/// What a checkpoint takes whose entries come to so many bytes.
+fn written_bytes(entries: u64) -> u64 {
+    let part_count = (entries / u64::from(CHECKPOINT_PART_LEN_MAX)).saturating_add(1);
+    let parts = part_count.saturating_mul(PART_BYTES);
+    entries.saturating_add(parts).saturating_add(CHECKPOINT_BYTES)
+}
 
 /// Bytes of control that a task may yet take.
 fn control_bytes(accepted: &Accepted) -> u64 {
@@ -235,7 +246,7 @@ impl Core {
             // A checkpoint frees space, and comes before what only makes it smaller. Its begin is a
             // part of it, and what is dropped took more of it than the record does.
             let filter = self.state.seen().bytes_ahead(drops);
-            let left = self.checkpoint_bytes().saturating_add(filter).saturating_sub(own);
+            let left = self.checkpoint_with(filter).saturating_sub(own);
             ending_use(owed, left)
         } else if bodies.iter().any(|body| body.is_checkpoint()) {
             ending_use(owed, 0)
@@ -281,7 +292,7 @@ impl Core {
             in_checkpoint
         };
         let added = ends.saturating_add(in_checkpoint);
-        let all = self.promised_with(keys).saturating_add(added);
+        let all = self.promised_with(keys, in_checkpoint).saturating_add(ends);
         if all <= PROMISED_MAX {
             return Ok(Use::New(all));
         }
@@ -315,20 +326,25 @@ impl Core {
 
     /// Bytes that a checkpoint takes, about, also one that is being written.
     pub(crate) fn checkpoint_bytes(&self) -> u64 {
+        self.checkpoint_with(0)
+    }
+
+    /// The same with so many bytes more.
+    fn checkpoint_with(&self, bytes: u64) -> u64 {
         let about = self.state.checkpoint_bytes().max(self.begun_bytes);
-        about.saturating_add(CHECKPOINT_BYTES)
+        written_bytes(about.saturating_add(bytes))
     }
 
     /// Bytes that control keeps for work that was accepted, and for one checkpoint, when it was and
     /// when all that is unfinished has gone on.
     pub(crate) fn promised_bytes(&self) -> u64 {
-        self.promised_with(0).min(PROMISED_MAX)
+        self.promised_with(0, 0).min(PROMISED_MAX)
     }
 
-    /// The same with so many more keys.
-    fn promised_with(&self, key_count: usize) -> u64 {
-        let parts = [self.checkpoint_bytes(), self.state.bytes_ahead(key_count)];
-        parts.into_iter().fold(self.owed.control, u64::saturating_add)
+    /// The same with so many more keys, and so many bytes more in a checkpoint.
+    fn promised_with(&self, key_count: usize, bytes: u64) -> u64 {
+        let ahead = self.state.bytes_ahead(key_count).saturating_add(bytes);
+        self.owed.control.saturating_add(self.checkpoint_with(ahead))
     }
 
     /// Counts what a run owes, from its acceptance on. What was kept for it, as the ending of a
@@ -384,7 +400,9 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
-    use oncelog_format::control::{Attempt, CheckpointBegin, Done, DropCause, Dropped, Outcome};
+    use oncelog_format::control::{
+        Attempt, CheckpointBegin, CheckpointPart, Done, DropCause, Dropped, Outcome,
+    };
     use oncelog_format::message::AckMode;
 
     use super::super::policy::Policy;
@@ -430,12 +448,28 @@ mod tests {
         assert!(core.promised_bytes() <= PROMISED_MAX);
     }
 
+    /// Parts of a large one took more than was kept: on a full disk the last of them had no room.
+    #[test]
+    fn room_for_a_checkpoint_holds_the_frames_of_all_its_parts() {
+        let bytes = vec![7; usize::try_from(CHECKPOINT_PART_LEN_MAX).unwrap()];
+        let part = CheckpointPart { covers: u64::MAX, index: u32::MAX, bytes };
+        let part = ControlRecord { at_ms: u64::MAX, body: Body::CheckpointPart(part) };
+        let len = u32::try_from(part.encode().unwrap().len()).unwrap();
+        let frame = oncelog_format::frame::frame_len(len);
+        let mut core = Core::new(State::default(), Policy::default());
+        for count in [1, 2, 537, 1_073] {
+            core.begun_bytes = count * u64::from(CHECKPOINT_PART_LEN_MAX);
+            let kept = core.checkpoint_bytes();
+            assert!(kept >= count * frame, "{count} parts: {kept} bytes for {}", count * frame);
+        }
+    }
+
     /// It was taken in by a reserve that could not hold the next checkpoint.
     #[test]
     fn new_work_that_no_reserve_holds_is_refused() {
         let mut core = Core::new(State::default(), Policy::default());
         let usage = |core: &Core| core.usage(&[&accepted(1_000)], 1_000, OPEN_BYTES_MAX);
-        core.begun_bytes = PROMISED_MAX - (64 << 10);
+        core.begun_bytes = PROMISED_MAX - (256 << 10);
         assert!(matches!(usage(&core), Ok(Use::New(bytes)) if bytes <= PROMISED_MAX));
         core.begun_bytes = PROMISED_MAX - CHECKPOINT_BYTES;
         assert_eq!(usage(&core).unwrap_err().kind(), ErrorKind::StoreFull);
