@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use oncelog_format::control::{Accepted, Body, ControlRecord, JobLink, PchannelEnd};
+use oncelog_format::control::{Accepted, Body, ControlRecord, DropCause, JobLink, PchannelEnd};
 use oncelog_format::limits::CHECKPOINT_PART_LEN_MAX;
 use oncelog_format::message::{BroadcastHeader, BroadcastId, Fingerprint, Resource};
 
@@ -241,11 +241,18 @@ impl Core {
         }
         let frames = FRAME_BYTES.saturating_mul(u64::try_from(bodies.len()).unwrap_or(u64::MAX));
         let own = bytes.saturating_add(frames);
-        let drops = bodies.iter().filter(|body| matches!(body, Body::Dropped(_))).count();
-        Ok(if drops > 0 || matches!(bodies, [Body::CheckpointBegin(_)]) {
+        let drops = || {
+            bodies.iter().filter_map(|body| match body {
+                Body::Dropped(dropped) => Some(dropped.cause),
+                _ => None,
+            })
+        };
+        Ok(if drops().next().is_some() || matches!(bodies, [Body::CheckpointBegin(_)]) {
             // A checkpoint frees space, and comes before what only makes it smaller. Its begin is a
-            // part of it, and what is dropped took more of it than the record does.
-            let filter = self.state.seen().bytes_ahead(drops);
+            // part of it, and what is dropped took more of it than the record does. No filter takes
+            // a job.
+            let keys = drops().filter(|cause| *cause != DropCause::Retired).count();
+            let filter = self.state.seen().bytes_ahead(keys);
             let left = self.checkpoint_with(filter).saturating_sub(own);
             ending_use(owed, left)
         } else if bodies.iter().any(|body| body.is_checkpoint()) {
@@ -401,7 +408,7 @@ impl Core {
 #[cfg(test)]
 mod tests {
     use oncelog_format::control::{
-        Attempt, CheckpointBegin, CheckpointPart, Done, DropCause, Dropped, Outcome,
+        Attempt, CheckpointBegin, CheckpointPart, Done, Dropped, Outcome,
     };
     use oncelog_format::message::AckMode;
 
@@ -462,6 +469,28 @@ mod tests {
             let kept = core.checkpoint_bytes();
             assert!(kept >= count * frame, "{count} parts: {kept} bytes for {}", count * frame);
         }
+    }
+
+    /// Jobs whose records are over asked for the filter of as many keys, for which no room was kept,
+    /// and stayed on a full disk.
+    #[test]
+    fn only_keys_that_are_dropped_ask_for_room_for_a_filter() {
+        let core = Core::new(State::default(), Policy::default());
+        #[track_caller]
+        fn check(core: &Core, causes: &[DropCause], is_kept: bool) {
+            let body =
+                |cause: &DropCause| Body::Dropped(Dropped { id: BroadcastId(1), cause: *cause });
+            let bodies: Vec<Body> = causes.iter().map(body).collect();
+            let bodies: Vec<&Body> = bodies.iter().collect();
+            let Use::Ending(left) = core.usage(&bodies, 0, OPEN_BYTES_MAX).unwrap() else {
+                panic!("what is dropped makes room")
+            };
+            assert_eq!(left <= core.checkpoint_bytes(), is_kept, "{causes:?}: {left}");
+        }
+        check(&core, &[DropCause::Retired; 4], true);
+        check(&core, &[DropCause::Expired], false);
+        check(&core, &[DropCause::Evicted], false);
+        check(&core, &[DropCause::Retired, DropCause::Expired], false);
     }
 
     /// It was taken in by a reserve that could not hold the next checkpoint.
