@@ -36,7 +36,7 @@ pub(super) const REASON_BYTES_MAX: usize = 256;
 pub(super) const TYPE_LEN: usize = 64;
 pub(super) const PAYLOAD_LEN: usize = 256;
 
-/// Most bytes that control keeps for what was accepted, and for a checkpoint: beside them the first
+/// Most bytes that control keeps for what was accepted, and for checkpoints: beside them the first
 /// record of a checkpoint, or a batch of what it makes smaller, fits into the largest reserve.
 const PROMISED_MAX: u64 = RESERVED_MAX - (1 << 20);
 
@@ -48,7 +48,13 @@ const PROMISED_MAX: u64 = RESERVED_MAX - (1 << 20);
 pub(crate) const OPEN_BYTES_MAX: u64 = 512 << 20;
 
 /// More than the Begin and the End of a checkpoint take, beside its entries and its parts.
-const CHECKPOINT_BYTES: u64 = 16 << 10;
+const CHECKPOINT_BYTES: u64 = 4 << 10;
+
+/// Checkpoints for which control keeps room: one that a close, a kill or a failed read cuts off,
+/// and two that are whole. Behind these, control is trimmed to what the first of them covers, which
+/// is all that stood before it: so a full disk is emptied, also where no checkpoint was before. A
+/// state of which no reserve holds as many has room for fewer, and for one at least.
+const CHECKPOINT_COUNT: u64 = 3;
 
 /// More than a part of a checkpoint takes beside the bytes that it carries.
 const PART_BYTES: u64 = 80;
@@ -262,7 +268,7 @@ impl Core {
             // next checkpoint.
             let run = self.runs.get(&beyond.id).filter(|_| beyond.ends);
             let own = run.map_or(0, |run| control_bytes(&run.accepted));
-            let left = self.promised_bytes().saturating_sub(own);
+            let left = self.promised_bytes(0).saturating_sub(own);
             ending_use(left, beyond.reason_bytes)
         } else {
             Use::Ending(0)
@@ -299,9 +305,10 @@ impl Core {
             in_checkpoint
         };
         let added = ends.saturating_add(in_checkpoint);
-        let all = self.promised_with(keys, in_checkpoint).saturating_add(ends);
+        let all = self.owed_with(keys, in_checkpoint).saturating_add(ends);
         if all <= PROMISED_MAX {
-            return Ok(Use::New(all));
+            let kept = self.promised_with(keys, in_checkpoint).saturating_add(ends);
+            return Ok(Use::New(kept.min(PROMISED_MAX)));
         }
         let kind = if added > PROMISED_MAX { ErrorKind::Limit } else { ErrorKind::StoreFull };
         let what = format!(
@@ -331,27 +338,32 @@ impl Core {
         Err(Error::new(kind, what))
     }
 
-    /// Bytes that a checkpoint takes, about, also one that is being written.
-    pub(crate) fn checkpoint_bytes(&self) -> u64 {
-        self.checkpoint_with(0)
-    }
-
-    /// The same with so many bytes more.
+    /// Bytes that a checkpoint takes, about, also one that is being written, with so many bytes more
+    /// of entries.
     fn checkpoint_with(&self, bytes: u64) -> u64 {
         let about = self.state.checkpoint_bytes().max(self.begun_bytes);
         written_bytes(about.saturating_add(bytes))
     }
 
-    /// Bytes that control keeps for work that was accepted, and for one checkpoint, when it was and
-    /// when all that is unfinished has gone on.
-    pub(crate) fn promised_bytes(&self) -> u64 {
-        self.promised_with(0, 0).min(PROMISED_MAX)
+    /// Bytes that control keeps for work that was accepted, and for checkpoints, when it was and
+    /// when all that is unfinished has gone on, with so many bytes more of entries.
+    pub(crate) fn promised_bytes(&self, more: u64) -> u64 {
+        self.promised_with(0, more).min(PROMISED_MAX)
     }
 
-    /// The same with so many more keys, and so many bytes more in a checkpoint.
-    fn promised_with(&self, key_count: usize, bytes: u64) -> u64 {
-        let ahead = self.state.bytes_ahead(key_count).saturating_add(bytes);
-        self.owed.control.saturating_add(self.checkpoint_with(ahead))
+    /// The same with so many more keys, whether or not a reserve holds it.
+    fn promised_with(&self, key_count: usize, more: u64) -> u64 {
+        let checkpoint = self.checkpoint_ahead(key_count, more);
+        self.owed.control.saturating_add(checkpoint.saturating_mul(CHECKPOINT_COUNT))
+    }
+
+    /// The least of that: room for one checkpoint.
+    fn owed_with(&self, key_count: usize, more: u64) -> u64 {
+        self.owed.control.saturating_add(self.checkpoint_ahead(key_count, more))
+    }
+
+    fn checkpoint_ahead(&self, key_count: usize, more: u64) -> u64 {
+        self.checkpoint_with(self.state.bytes_ahead(key_count).saturating_add(more))
     }
 
     /// Counts what a run owes, from its acceptance on. What was kept for it, as the ending of a
@@ -452,7 +464,7 @@ mod tests {
                 "{usage:?}"
             );
         }
-        assert!(core.promised_bytes() <= PROMISED_MAX);
+        assert!(core.promised_bytes(0) <= PROMISED_MAX);
     }
 
     /// Parts of a large one took more than was kept: on a full disk the last of them had no room.
@@ -466,7 +478,7 @@ mod tests {
         let mut core = Core::new(State::default(), Policy::default());
         for count in [1, 2, 537, 1_073] {
             core.begun_bytes = count * u64::from(CHECKPOINT_PART_LEN_MAX);
-            let kept = core.checkpoint_bytes();
+            let kept = core.checkpoint_with(0);
             assert!(kept >= count * frame, "{count} parts: {kept} bytes for {}", count * frame);
         }
     }
@@ -485,7 +497,7 @@ mod tests {
             let Use::Ending(left) = core.usage(&bodies, 0, OPEN_BYTES_MAX).unwrap() else {
                 panic!("what is dropped makes room")
             };
-            assert_eq!(left <= core.checkpoint_bytes(), is_kept, "{causes:?}: {left}");
+            assert_eq!(left <= core.checkpoint_with(0), is_kept, "{causes:?}: {left}");
         }
         check(&core, &[DropCause::Retired; 4], true);
         check(&core, &[DropCause::Expired], false);
