@@ -343,7 +343,7 @@ impl Inner {
             let mut core = self.lock();
             core.checkpoint_due_bytes = due_bytes(&self.options, Some(&checkpoint));
             core.stream_bytes = checkpoint.stream_bytes;
-            core.promised_bytes()
+            core.promised_bytes(0)
         };
         // Without space for a larger reserve the next checkpoint may be refused on a full disk.
         if let Err(e) = self.store.control().promise(promised) {

@@ -31,7 +31,7 @@ impl Inner {
     pub(crate) fn lock_to_take_in(&self, bytes: usize) -> Guard<'_> {
         // What it carries stands in the next checkpoint, too.
         let carried = u64::try_from(bytes.saturating_sub(DECISION_LEN)).unwrap_or(u64::MAX);
-        self.lock_with_room(bytes, |core| Some(core.promised_bytes().saturating_add(carried)))
+        self.lock_with_room(bytes, |core| Some(core.promised_bytes(carried)))
     }
 
     fn lock_with_room(&self, bytes: usize, new: impl Fn(&Core) -> Option<u64>) -> Guard<'_> {

@@ -171,7 +171,7 @@ mod tests {
                 Use::New(_) => panic!("it ends no work"),
             }
         };
-        let promised = core.promised_bytes();
+        let promised = core.promised_bytes(0);
         assert!(promised > owed + core.state.checkpoint_bytes());
         // Two of a kind: half of it is its own.
         let (skipped, parked) = (60_000 + 9, 60_000);

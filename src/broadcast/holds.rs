@@ -287,7 +287,7 @@ fn keep_room(store: &Store, core: &Core) {
     }
     tell_owed(store, core);
     if core.owed.control() > 0
-        && let Err(e) = store.control().promise(core.promised_bytes())
+        && let Err(e) = store.control().promise(core.promised_bytes(0))
     {
         tracing::warn!(error = %e, "no room is kept for the end of what was accepted");
     }

@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use oncelog_format::control::{Accepted, Body, ControlRecord, JobLink, PchannelEnd};
+use oncelog_format::control::{Accepted, Body, ControlRecord, DropCause, JobLink, PchannelEnd};
+use oncelog_format::limits::CHECKPOINT_PART_LEN_MAX;
 use oncelog_format::message::{BroadcastHeader, BroadcastId, Fingerprint, Resource};
 
 use super::copies;
@@ -35,7 +36,7 @@ pub(super) const REASON_BYTES_MAX: usize = 256;
 pub(super) const TYPE_LEN: usize = 64;
 pub(super) const PAYLOAD_LEN: usize = 256;
 
-/// Most bytes that control keeps for what was accepted, and for a checkpoint: beside them the first
+/// Most bytes that control keeps for what was accepted, and for checkpoints: beside them the first
 /// record of a checkpoint, or a batch of what it makes smaller, fits into the largest reserve.
 const PROMISED_MAX: u64 = RESERVED_MAX - (1 << 20);
 
@@ -46,8 +47,24 @@ const PROMISED_MAX: u64 = RESERVED_MAX - (1 << 20);
 /// new work is refused.
 pub(crate) const OPEN_BYTES_MAX: u64 = 512 << 20;
 
-/// More than the frames and the ends of a checkpoint take, beside its entries.
-const CHECKPOINT_BYTES: u64 = 16 << 10;
+/// More than the Begin and the End of a checkpoint take, beside its entries and its parts.
+const CHECKPOINT_BYTES: u64 = 4 << 10;
+
+/// Checkpoints for which control keeps room: one that a close, a kill or a failed read cuts off,
+/// and two that are whole. Behind these, control is trimmed to what the first of them covers, which
+/// is all that stood before it: so a full disk is emptied, also where no checkpoint was before. A
+/// state of which no reserve holds as many has room for fewer, and for one at least.
+const CHECKPOINT_COUNT: u64 = 3;
+
+/// More than a part of a checkpoint takes beside the bytes that it carries.
+const PART_BYTES: u64 = 80;
+
+/// What a checkpoint takes whose entries come to so many bytes.
+fn written_bytes(entries: u64) -> u64 {
+    let part_count = (entries / u64::from(CHECKPOINT_PART_LEN_MAX)).saturating_add(1);
+    let parts = part_count.saturating_mul(PART_BYTES);
+    entries.saturating_add(parts).saturating_add(CHECKPOINT_BYTES)
+}
 
 /// Bytes of control that a task may yet take.
 fn control_bytes(accepted: &Accepted) -> u64 {
@@ -230,12 +247,19 @@ impl Core {
         }
         let frames = FRAME_BYTES.saturating_mul(u64::try_from(bodies.len()).unwrap_or(u64::MAX));
         let own = bytes.saturating_add(frames);
-        let drops = bodies.iter().filter(|body| matches!(body, Body::Dropped(_))).count();
-        Ok(if drops > 0 || matches!(bodies, [Body::CheckpointBegin(_)]) {
+        let drops = || {
+            bodies.iter().filter_map(|body| match body {
+                Body::Dropped(dropped) => Some(dropped.cause),
+                _ => None,
+            })
+        };
+        Ok(if drops().next().is_some() || matches!(bodies, [Body::CheckpointBegin(_)]) {
             // A checkpoint frees space, and comes before what only makes it smaller. Its begin is a
-            // part of it, and what is dropped took more of it than the record does.
-            let filter = self.state.seen().bytes_ahead(drops);
-            let left = self.checkpoint_bytes().saturating_add(filter).saturating_sub(own);
+            // part of it, and what is dropped took more of it than the record does. No filter takes
+            // a job.
+            let keys = drops().filter(|cause| *cause != DropCause::Retired).count();
+            let filter = self.state.seen().bytes_ahead(keys);
+            let left = self.checkpoint_with(filter).saturating_sub(own);
             ending_use(owed, left)
         } else if bodies.iter().any(|body| body.is_checkpoint()) {
             ending_use(owed, 0)
@@ -244,7 +268,7 @@ impl Core {
             // next checkpoint.
             let run = self.runs.get(&beyond.id).filter(|_| beyond.ends);
             let own = run.map_or(0, |run| control_bytes(&run.accepted));
-            let left = self.promised_bytes().saturating_sub(own);
+            let left = self.promised_bytes(0).saturating_sub(own);
             ending_use(left, beyond.reason_bytes)
         } else {
             Use::Ending(0)
@@ -281,9 +305,10 @@ impl Core {
             in_checkpoint
         };
         let added = ends.saturating_add(in_checkpoint);
-        let all = self.promised_with(keys).saturating_add(added);
+        let all = self.owed_with(keys, in_checkpoint).saturating_add(ends);
         if all <= PROMISED_MAX {
-            return Ok(Use::New(all));
+            let kept = self.promised_with(keys, in_checkpoint).saturating_add(ends);
+            return Ok(Use::New(kept.min(PROMISED_MAX)));
         }
         let kind = if added > PROMISED_MAX { ErrorKind::Limit } else { ErrorKind::StoreFull };
         let what = format!(
@@ -313,22 +338,32 @@ impl Core {
         Err(Error::new(kind, what))
     }
 
-    /// Bytes that a checkpoint takes, about, also one that is being written.
-    pub(crate) fn checkpoint_bytes(&self) -> u64 {
+    /// Bytes that a checkpoint takes, about, also one that is being written, with so many bytes more
+    /// of entries.
+    fn checkpoint_with(&self, bytes: u64) -> u64 {
         let about = self.state.checkpoint_bytes().max(self.begun_bytes);
-        about.saturating_add(CHECKPOINT_BYTES)
+        written_bytes(about.saturating_add(bytes))
     }
 
-    /// Bytes that control keeps for work that was accepted, and for one checkpoint, when it was and
-    /// when all that is unfinished has gone on.
-    pub(crate) fn promised_bytes(&self) -> u64 {
-        self.promised_with(0).min(PROMISED_MAX)
+    /// Bytes that control keeps for work that was accepted, and for checkpoints, when it was and
+    /// when all that is unfinished has gone on, with so many bytes more of entries.
+    pub(crate) fn promised_bytes(&self, more: u64) -> u64 {
+        self.promised_with(0, more).min(PROMISED_MAX)
     }
 
-    /// The same with so many more keys.
-    fn promised_with(&self, key_count: usize) -> u64 {
-        let parts = [self.checkpoint_bytes(), self.state.bytes_ahead(key_count)];
-        parts.into_iter().fold(self.owed.control, u64::saturating_add)
+    /// The same with so many more keys, whether or not a reserve holds it.
+    fn promised_with(&self, key_count: usize, more: u64) -> u64 {
+        let checkpoint = self.checkpoint_ahead(key_count, more);
+        self.owed.control.saturating_add(checkpoint.saturating_mul(CHECKPOINT_COUNT))
+    }
+
+    /// The least of that: room for one checkpoint.
+    fn owed_with(&self, key_count: usize, more: u64) -> u64 {
+        self.owed.control.saturating_add(self.checkpoint_ahead(key_count, more))
+    }
+
+    fn checkpoint_ahead(&self, key_count: usize, more: u64) -> u64 {
+        self.checkpoint_with(self.state.bytes_ahead(key_count).saturating_add(more))
     }
 
     /// Counts what a run owes, from its acceptance on. What was kept for it, as the ending of a
@@ -384,7 +419,9 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
-    use oncelog_format::control::{Attempt, CheckpointBegin, Done, DropCause, Dropped, Outcome};
+    use oncelog_format::control::{
+        Attempt, CheckpointBegin, CheckpointPart, Done, Dropped, Outcome,
+    };
     use oncelog_format::message::AckMode;
 
     use super::super::policy::Policy;
@@ -427,7 +464,45 @@ mod tests {
                 "{usage:?}"
             );
         }
-        assert!(core.promised_bytes() <= PROMISED_MAX);
+        assert!(core.promised_bytes(0) <= PROMISED_MAX);
+    }
+
+    /// Parts of a large one took more than was kept: on a full disk the last of them had no room.
+    #[test]
+    fn room_for_a_checkpoint_holds_the_frames_of_all_its_parts() {
+        let bytes = vec![7; usize::try_from(CHECKPOINT_PART_LEN_MAX).unwrap()];
+        let part = CheckpointPart { covers: u64::MAX, index: u32::MAX, bytes };
+        let part = ControlRecord { at_ms: u64::MAX, body: Body::CheckpointPart(part) };
+        let len = u32::try_from(part.encode().unwrap().len()).unwrap();
+        let frame = oncelog_format::frame::frame_len(len);
+        let mut core = Core::new(State::default(), Policy::default());
+        for count in [1, 2, 537, 1_073] {
+            core.begun_bytes = count * u64::from(CHECKPOINT_PART_LEN_MAX);
+            let kept = core.checkpoint_with(0);
+            assert!(kept >= count * frame, "{count} parts: {kept} bytes for {}", count * frame);
+        }
+    }
+
+    /// Jobs whose records are over asked for the filter of as many keys, for which no room was kept,
+    /// and stayed on a full disk.
+    #[test]
+    fn only_keys_that_are_dropped_ask_for_room_for_a_filter() {
+        let core = Core::new(State::default(), Policy::default());
+        #[track_caller]
+        fn check(core: &Core, causes: &[DropCause], is_kept: bool) {
+            let body =
+                |cause: &DropCause| Body::Dropped(Dropped { id: BroadcastId(1), cause: *cause });
+            let bodies: Vec<Body> = causes.iter().map(body).collect();
+            let bodies: Vec<&Body> = bodies.iter().collect();
+            let Use::Ending(left) = core.usage(&bodies, 0, OPEN_BYTES_MAX).unwrap() else {
+                panic!("what is dropped makes room")
+            };
+            assert_eq!(left <= core.checkpoint_with(0), is_kept, "{causes:?}: {left}");
+        }
+        check(&core, &[DropCause::Retired; 4], true);
+        check(&core, &[DropCause::Expired], false);
+        check(&core, &[DropCause::Evicted], false);
+        check(&core, &[DropCause::Retired, DropCause::Expired], false);
     }
 
     /// It was taken in by a reserve that could not hold the next checkpoint.
@@ -435,7 +510,7 @@ mod tests {
     fn new_work_that_no_reserve_holds_is_refused() {
         let mut core = Core::new(State::default(), Policy::default());
         let usage = |core: &Core| core.usage(&[&accepted(1_000)], 1_000, OPEN_BYTES_MAX);
-        core.begun_bytes = PROMISED_MAX - (64 << 10);
+        core.begun_bytes = PROMISED_MAX - (256 << 10);
         assert!(matches!(usage(&core), Ok(Use::New(bytes)) if bytes <= PROMISED_MAX));
         core.begun_bytes = PROMISED_MAX - CHECKPOINT_BYTES;
         assert_eq!(usage(&core).unwrap_err().kind(), ErrorKind::StoreFull);

@@ -6,6 +6,7 @@ mod checkpoint;
 pub(crate) mod chunks;
 mod contract;
 pub(crate) mod crash;
+mod cut_short;
 pub(crate) mod decisions;
 pub(crate) mod desk;
 mod forbidden;

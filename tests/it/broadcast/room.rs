@@ -14,7 +14,7 @@ use oncelog::{Clock, CreateMode, Options as LogOptions, Retention, Store, StoreO
 use super::desk::{DIR, Desk, Hands, LONG, Script, request};
 use super::{jobs, pins};
 
-/// Syncs of reserves that are made.
+/// Syncs that are held.
 #[derive(Debug)]
 struct Held {
     /// How many are let through.
@@ -23,16 +23,28 @@ struct Held {
     reached: u64,
 }
 
-/// A file system on which a reserve takes as long to make as the test says.
+/// A file system on which syncs of some files take as long as the test says.
 #[derive(Clone, Debug)]
-struct Slow {
+pub(super) struct Slow {
     io: MemIo,
+    /// Of these, by their paths.
+    of: fn(&Path) -> bool,
     held: Arc<(Mutex<Held>, Condvar)>,
 }
 
 impl Slow {
+    pub(super) fn new(io: &MemIo, of: fn(&Path) -> bool) -> Self {
+        let held = Held { free: u64::MAX, reached: 0 };
+        Self { io: io.clone(), of, held: Arc::new((Mutex::new(held), Condvar::new())) }
+    }
+
+    /// How many came.
+    pub(super) fn reached(&self) -> u64 {
+        self.held.0.lock().unwrap().reached
+    }
+
     /// Lets no more through than so many of those that come; returns how many came.
-    fn free(&self, more: u64) -> u64 {
+    pub(super) fn free(&self, more: u64) -> u64 {
         let mut held = self.held.0.lock().unwrap();
         held.free = held.reached.saturating_add(more);
         self.held.1.notify_all();
@@ -50,9 +62,8 @@ impl Slow {
 impl Io for Slow {
     fn open(&self, path: &Path, how: OpenHow) -> Result<Arc<dyn IoFile>> {
         let file = self.io.open(path, how)?;
-        let is_reserve = path.ends_with("unfinished.spare");
         let held = Arc::clone(&self.held);
-        Ok(if is_reserve { Arc::new(SlowFile { file, held }) } else { file })
+        Ok(if (self.of)(path) { Arc::new(SlowFile { file, held }) } else { file })
     }
 
     fn open_dir(&self, dir: &Path) -> Result<Arc<dyn IoFile>> {
@@ -145,10 +156,7 @@ impl IoFile for SlowFile {
 /// waited, whatever its deadline.
 #[test]
 fn nobody_waits_for_room_that_another_one_needs() {
-    let slow = Slow {
-        io: MemIo::new(Machine::new()),
-        held: Arc::new((Mutex::new(Held { free: u64::MAX, reached: 0 }), Condvar::new())),
-    };
+    let slow = Slow::new(&MemIo::new(Machine::new()), |path| path.ends_with("unfinished.spare"));
     let log = LogOptions::new().io(Arc::new(slow.clone()));
     let store = StoreOptions::new().create(CreateMode::IfMissing).log(log);
     let script = Arc::new(Script::default());

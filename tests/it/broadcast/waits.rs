@@ -145,9 +145,9 @@ pub(super) fn check_no_space(error: &Error) -> BroadcastId {
 }
 
 /// Has what is kept for accepted work taken away: nothing gets the name of a segment behind the
-/// reserve that holds the next acceptance.
+/// reserves that hold the next acceptance, of its channel and of control.
 pub(super) fn take_reserve(desk: &Desk) {
-    desk.io.arm(Which::Kind(CallKind::Rename), 2, u64::MAX / 2, Fault::Error(ENOSPC));
+    desk.io.arm(Which::Kind(CallKind::Rename), 3, u64::MAX / 2, Fault::Error(ENOSPC));
 }
 
 /// Without a deadline it waited for the task to be parked, without a word.
