@@ -338,8 +338,8 @@ impl Core {
         Err(Error::new(kind, what))
     }
 
-    /// Bytes that a checkpoint takes, about, also one that is being written, with so many bytes more
-    /// of entries.
+    /// Bytes that a checkpoint takes, about, also one that is being written, with so many bytes
+    /// more of entries.
     fn checkpoint_with(&self, bytes: u64) -> u64 {
         let about = self.state.checkpoint_bytes().max(self.begun_bytes);
         written_bytes(about.saturating_add(bytes))
@@ -483,8 +483,8 @@ mod tests {
         }
     }
 
-    /// Jobs whose records are over asked for the filter of as many keys, for which no room was kept,
-    /// and stayed on a full disk.
+    /// Jobs whose records are over asked for the filter of as many keys, for which no room was
+    /// kept, and stayed on a full disk.
     #[test]
     fn only_keys_that_are_dropped_ask_for_room_for_a_filter() {
         let core = Core::new(State::default(), Policy::default());

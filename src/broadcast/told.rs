@@ -1,9 +1,9 @@
 //! What a broadcaster tells of its tasks to whoever collects its events.
 //!
-//! A subscriber of events is code of the embedder, which may ask the broadcaster. So nothing is told
-//! by who holds a lock, nor by the control log that he calls: it is kept, and told by the thread that
-//! waits for the disk, in order. That thread tells of every effect, so that a subscriber waits for
-//! none, nor for somebody who does.
+//! A subscriber of events is code of the embedder, which may ask the broadcaster. So nothing is
+//! told by who holds a lock, nor by the control log that he calls: it is kept, and told by the
+//! thread that waits for the disk, in order. That thread tells of every effect, so that a
+//! subscriber waits for none, nor for somebody who does.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

@@ -10,7 +10,8 @@ use std::time::Duration;
 use super::dir::Fault;
 use super::fill;
 use super::told::Told;
-use super::writer::{Gate, Guard, Shared, WRITE_BYTES, now};
+use super::wait::now;
+use super::writer::{Gate, Guard, Shared, WRITE_BYTES};
 
 /// How long a buffered record waits for more, and how long a log rests before its slot is written.
 const PAUSE: Duration = Duration::from_millis(10);

@@ -11,7 +11,7 @@ use oncelog_format::{Owner, Uuid, encode_lock};
 use super::facts::{LOCK_NAME, Listing, NOT_FREE, SPARE_SUFFIX};
 use super::options::CreateMode;
 use super::view::pause;
-use super::writer::now;
+use super::wait::now;
 use crate::error::{Error, ErrorKind, Result, is_full};
 use crate::io::{EntryKind, Io, IoFile, OpenHow};
 

@@ -14,7 +14,8 @@ use std::time::Duration;
 use super::options::WaitPolicy;
 use super::stats::Synced;
 use super::tail::Tail;
-use super::writer::{Gate, Guard, Shared, closed, now, poisoned, unknown};
+use super::wait::now;
+use super::writer::{Gate, Guard, Shared, closed, poisoned, unknown};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lsn::Lsn;
 

@@ -202,7 +202,8 @@ impl Options {
         self
     }
 
-    /// Keeps what there is to tell until [`super::Log::tell`]: its owner calls it with locks of his own.
+    /// Keeps what there is to tell until [`super::Log::tell`]: its owner calls it with locks of his
+    /// own.
     pub(crate) fn tell_later(mut self) -> Self {
         self.tells_later = true;
         self

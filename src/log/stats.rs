@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use super::writer::{Gate, now};
+use super::wait::now;
+use super::writer::Gate;
 use crate::histogram::Histogram;
 
 /// What a log has done since it was opened, numbers that only grow; and in the end what it has.

@@ -24,7 +24,8 @@ use super::log_source::{LogSource, Reach};
 use super::pending::Durable;
 use super::pins::HolderKind;
 use super::reader::{Held, Reader, Record, Source};
-use super::writer::{Shared, closed, now};
+use super::wait::now;
+use super::writer::{Shared, closed};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lsn::Lsn;
 

@@ -2,8 +2,8 @@
 //!
 //! A subscriber of events is code of the embedder, as a waker is: it may ask the log, append to it
 //! or wait for somebody who does. So nothing is told under a lock of the log, nor by who holds its
-//! tail; it is kept, and told where wakers are woken. The owner of a log that calls it with locks of
-//! his own has it kept until he asks for it.
+//! tail; it is kept, and told where wakers are woken. The owner of a log that calls it with locks
+//! of his own has it kept until he asks for it.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::Log;
+use super::writer::Gate;
 use crate::error::Error;
 
 /// Something to be told.
@@ -88,6 +89,17 @@ pub(crate) fn tell(told: Vec<Told>) {
         // On whatever thread settles: the panic of a subscriber is not ours, and there is nobody
         // left to tell of it.
         drop(catch_unwind(AssertUnwindSafe(|| told.tell())));
+    }
+}
+
+impl Gate {
+    /// What there is to tell, which whoever takes it tells once the gate is open.
+    pub(crate) fn take_told(&mut self) -> Vec<Told> {
+        let mut told = std::mem::take(&mut self.told);
+        if let Some(tail) = &mut self.tail {
+            told.append(&mut tail.told);
+        }
+        told
     }
 }
 

@@ -9,7 +9,8 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use super::told::Told;
-use super::writer::{Gate, Guard, Shared, now};
+use super::wait::now;
+use super::writer::{Gate, Guard, Shared};
 use super::{Handle, join, lock};
 use crate::error::ErrorKind;
 use crate::sync::thread::{self, JoinHandle};

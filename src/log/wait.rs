@@ -9,7 +9,9 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::writer::{Gate, Guard, Shared, now};
+use super::writer::{Gate, Guard, Shared};
+#[cfg(not(all(test, any(loom, shuttle))))]
+use crate::clock::Clock as _;
 use crate::sync::thread;
 
 /// How long [`super::WaitPolicy::Yield`] waits before it sleeps: longer than a sync of a fast disk.
@@ -134,6 +136,16 @@ impl Shared {
         (self.durable.load(Ordering::Acquire) < lsn).then(|| self.gate())
     }
 }
+
+/// Real time, for pacing: a test's clock stamps records and paces nothing.
+#[cfg(not(all(test, any(loom, shuttle))))]
+pub(crate) fn now() -> Duration {
+    crate::clock::SystemClock::new().monotonic()
+}
+
+/// Time of the schedule that is checked.
+#[cfg(all(test, any(loom, shuttle)))]
+pub(crate) use crate::sync::now;
 
 #[cfg(test)]
 mod tests {

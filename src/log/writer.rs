@@ -27,7 +27,7 @@ use super::scan::Tally;
 use super::stats::LogStats;
 use super::tail::{Mark, Tail};
 use super::told::Told;
-use super::wait::Callers;
+use super::wait::{Callers, now};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Io;
@@ -241,15 +241,6 @@ impl Gate {
             Some(next) if next < u64::MAX => Ok(()),
             _ => Err(Error::new(ErrorKind::Limit, "the log has no further LSN")),
         }
-    }
-
-    /// What there is to tell, which whoever takes it tells once the gate is open.
-    pub(crate) fn take_told(&mut self) -> Vec<Told> {
-        let mut told = std::mem::take(&mut self.told);
-        if let Some(tail) = &mut self.tail {
-            told.append(&mut tail.told);
-        }
-        told
     }
 
     /// The first failure stays. It is told as the log settles.
@@ -500,13 +491,3 @@ fn mistaken(lag: Option<u32>, gate: &Gate, i: usize) -> Option<u32> {
         lag
     }
 }
-
-/// Real time, for pacing: a test's clock stamps records and paces nothing.
-#[cfg(not(all(test, any(loom, shuttle))))]
-pub(crate) fn now() -> Duration {
-    crate::clock::SystemClock::new().monotonic()
-}
-
-/// Time of the schedule that is checked.
-#[cfg(all(test, any(loom, shuttle)))]
-pub(crate) use crate::sync::now;
