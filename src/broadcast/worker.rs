@@ -28,6 +28,9 @@ pub(super) const RETRY_MIN: Duration = Duration::from_millis(10);
 /// Longest wait between two tries of a task.
 const RETRY_MAX: Duration = Duration::from_secs(10);
 
+/// Why a task is tried again whose step did not end.
+const PANICKED: &str = "a step panicked";
+
 thread_local! {
     /// The task whose callback this thread runs, and its broadcaster, by its address: all of them
     /// number their tasks from one.
@@ -57,8 +60,17 @@ pub(crate) enum Next {
 }
 
 impl Inner {
-    /// Takes tasks that are due until the broadcaster stops.
+    /// Works until the broadcaster stops, whatever code of the embedder panics.
     pub(crate) fn work(self: &Arc<Self>) {
+        let mut taken = None;
+        while catch_unwind(AssertUnwindSafe(|| self.take_tasks(&mut taken))).is_err() {
+            self.give_back(taken.take());
+        }
+    }
+
+    /// Takes tasks that are due until the broadcaster stops, and says which one it has, and since
+    /// when.
+    fn take_tasks(self: &Arc<Self>, taken: &mut Option<(Duration, BroadcastId)>) {
         let mut core = self.lock();
         loop {
             if core.usable().is_err() {
@@ -82,10 +94,30 @@ impl Inner {
                 continue;
             }
             run.busy = true;
+            *taken = Some((now, id));
             drop(core);
-            let stepped = self.step(id);
+            let stepped = catch_unwind(AssertUnwindSafe(|| self.step(id)));
+            let stepped = stepped.unwrap_or_else(|_panic| Ok(Next::Retry(PANICKED.to_owned())));
             core = self.after_step(id, stepped);
+            *taken = None;
         }
+    }
+
+    /// Lets go of a task, if any, behind a panic that left nobody else to do that: it is tried again
+    /// as late as any. No clock is asked, which may be what panicked.
+    fn give_back(&self, taken: Option<(Duration, BroadcastId)>) {
+        let mut core = self.lock();
+        if let Some((since, id)) = taken
+            && let Some(run) = core.runs.get_mut(&id)
+        {
+            (run.busy, run.again) = (false, false);
+            run.tries += 1;
+            run.retries = run.retries.saturating_add(1);
+            core.due.insert((since.saturating_add(RETRY_MAX), id));
+            self.keep_told(&mut core, Told::Retried(id, PANICKED.to_owned()));
+        }
+        // What panics at every call takes no processor.
+        drop(self.work.wait_timeout(core, RETRY_MIN));
     }
 
     /// Lets go of a task, whatever becomes of it.
@@ -145,7 +177,9 @@ impl Inner {
             }
         }
         if let Some(after) = after {
-            self.schedule(&mut guard, id, after);
+            // By the instant from above: no code of the embedder stands between this and `busy`.
+            guard.due.insert((now.saturating_add(after), id));
+            self.work.notify_one();
         }
         guard
     }
