@@ -73,7 +73,7 @@ use self::catalogue::check_policy;
 use self::checkpoint::{Checkpoints, due_bytes};
 use self::core::{Core, Inner};
 use self::counts::Counts;
-use self::handle::{Handle, inside};
+use self::handle::{Handle, inside, to_the_end};
 
 pub use self::jobs::{Ended, Jobs, SliceMessage};
 pub use self::keys::{KeyHistory, KeyInfo, KeyState, WindowSummary};
@@ -158,7 +158,9 @@ impl Broadcaster {
         let mut spawn = |name: &str, body: fn(&Arc<Inner>)| {
             let inner = Arc::clone(inner);
             let builder = thread::Builder::new().name(name.to_owned());
-            let thread = builder.spawn(move || inside(&inner, || body(&inner)));
+            let own = name.to_owned();
+            let body = move || inside(&inner, || to_the_end(&inner, &own, || body(&inner)));
+            let thread = builder.spawn(body);
             let thread = thread.map_err(|e| {
                 Error::new(ErrorKind::Io, "a thread could not be started").with_source(e)
             })?;

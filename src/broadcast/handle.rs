@@ -8,7 +8,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
 
 use super::core::Inner;
-use crate::error::Result;
+use super::told;
+use crate::error::{Error, ErrorKind, Result};
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Condvar, Mutex};
 
@@ -33,6 +34,22 @@ pub(super) fn inside<R>(inner: &Arc<Inner>, run: impl FnOnce() -> R) -> R {
     let result = run();
     INSIDE.with_borrow_mut(Vec::pop);
     result
+}
+
+/// Runs what a thread of a broadcaster does to its end. Where code of the embedder panics, nobody
+/// else does that: the broadcaster stops, and whoever waits is told so.
+pub(super) fn to_the_end(inner: &Inner, name: &str, run: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(run)).is_ok() {
+        return;
+    }
+    let cause = Error::new(ErrorKind::Io, format!("the thread {name} panicked"));
+    let told = {
+        let mut core = inner.lock();
+        inner.fail(&mut core, Arc::new(cause));
+        std::mem::take(&mut core.told)
+    };
+    // The thread that tells may be this one.
+    told::tell(told);
 }
 
 impl Drop for Handle {

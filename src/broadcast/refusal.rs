@@ -100,6 +100,6 @@ pub(crate) fn closed() -> Error {
 }
 
 pub(crate) fn failed(cause: &Arc<Error>) -> Error {
-    let message = "a control record could not be written: open the store again";
+    let message = "the broadcaster has stopped: open the store again";
     Error::new(ErrorKind::Poisoned, message).with_shared_source(Arc::clone(cause))
 }

@@ -28,6 +28,9 @@ pub(super) const RETRY_MIN: Duration = Duration::from_millis(10);
 /// Longest wait between two tries of a task.
 const RETRY_MAX: Duration = Duration::from_secs(10);
 
+/// Why a task is tried again whose step did not end.
+const PANICKED: &str = "a step panicked";
+
 thread_local! {
     /// The task whose callback this thread runs, and its broadcaster, by its address: all of them
     /// number their tasks from one.
@@ -57,8 +60,17 @@ pub(crate) enum Next {
 }
 
 impl Inner {
-    /// Takes tasks that are due until the broadcaster stops.
+    /// Works until the broadcaster stops, whatever code of the embedder panics.
     pub(crate) fn work(self: &Arc<Self>) {
+        let mut taken = None;
+        while catch_unwind(AssertUnwindSafe(|| self.take_tasks(&mut taken))).is_err() {
+            self.give_back(taken.take());
+        }
+    }
+
+    /// Takes tasks that are due until the broadcaster stops, and says which one it has, and since
+    /// when.
+    fn take_tasks(self: &Arc<Self>, taken: &mut Option<(Duration, BroadcastId)>) {
         let mut core = self.lock();
         loop {
             if core.usable().is_err() {
@@ -82,10 +94,30 @@ impl Inner {
                 continue;
             }
             run.busy = true;
+            *taken = Some((now, id));
             drop(core);
-            let stepped = self.step(id);
+            let stepped = catch_unwind(AssertUnwindSafe(|| self.step(id)));
+            let stepped = stepped.unwrap_or_else(|_panic| Ok(Next::Retry(PANICKED.to_owned())));
             core = self.after_step(id, stepped);
+            *taken = None;
         }
+    }
+
+    /// Lets go of a task, if any, behind a panic that left nobody else to do that: it is tried again
+    /// as late as any. No clock is asked, which may be what panicked.
+    fn give_back(&self, taken: Option<(Duration, BroadcastId)>) {
+        let mut core = self.lock();
+        if let Some((since, id)) = taken
+            && let Some(run) = core.runs.get_mut(&id)
+        {
+            (run.busy, run.again) = (false, false);
+            run.tries += 1;
+            run.retries = run.retries.saturating_add(1);
+            core.due.insert((since.saturating_add(RETRY_MAX), id));
+            self.keep_told(&mut core, Told::Retried(id, PANICKED.to_owned()));
+        }
+        // What panics at every call takes no processor.
+        drop(self.work.wait_timeout(core, RETRY_MIN));
     }
 
     /// Lets go of a task, whatever becomes of it.
@@ -145,7 +177,9 @@ impl Inner {
             }
         }
         if let Some(after) = after {
-            self.schedule(&mut guard, id, after);
+            // By the instant from above: no code of the embedder stands between this and `busy`.
+            guard.due.insert((now.saturating_add(after), id));
+            self.work.notify_one();
         }
         guard
     }
@@ -217,12 +251,12 @@ impl Inner {
 
     /// Records the copies that stand and are not acknowledged, where the append acknowledges.
     pub(crate) fn record_acks(&self, id: BroadcastId, mode: AckMode) -> Result<()> {
-        let mut core = self.lock_to_decide(DECISION_LEN);
-        let Some(run) = core.runs.get(&id) else { return Ok(()) };
-        if run.accepted.header.ack != mode {
+        // Mostly there are none, and no room is made for them.
+        if to_record(&self.lock(), id, mode).is_empty() {
             return Ok(());
         }
-        let positions = unacked(&core, id);
+        let mut core = self.lock_to_decide(DECISION_LEN);
+        let positions = to_record(&core, id, mode);
         if positions.is_empty() {
             return Ok(());
         }
@@ -334,31 +368,22 @@ impl Inner {
 
     /// A consumer of a vchannel has its copy.
     pub(crate) fn ack(&self, id: BroadcastId, vchannel: &str) -> Result<()> {
-        let mut core = self.lock_to_decide(DECISION_LEN);
-        core.usable()?;
-        // An ack of what is done, or was never, changes nothing.
-        let Some(run) = core.runs.get(&id) else { return Ok(()) };
-        let at = run.accepted.header.vchannels.iter().position(|name| name == vchannel);
-        let known = at.and_then(|at| u32::try_from(at).ok());
-        let known = known.ok_or_else(|| {
-            refusal::invalid(format!("broadcast {id} has no vchannel {vchannel}"))
-        })?;
-        if run.accepted.header.ack != AckMode::Consumer {
-            return Ok(());
-        }
-        let positions: Vec<_> =
-            unacked(&core, id).into_iter().filter(|ack| ack.vchannel == known).collect();
-        if positions.is_empty() {
-            let task = core.state.task(id);
-            let known = task.zip(at).and_then(|(task, at)| *task.acks.get(at)?);
+        let mut core = self.lock();
+        let mut acked = acked_by(&core, id, vchannel)?;
+        if let Acked::Now(_) = acked {
+            // Only what is recorded has room made for it.
             drop(core);
-            // Acknowledged before; else whoever saw the copy was faster than this process, which
-            // does not know yet where it stands.
-            return match known {
-                Some(_) => self.settle_before(),
-                None => Err(refusal::in_flight(id)),
-            };
+            core = self.lock_to_decide(DECISION_LEN);
+            acked = acked_by(&core, id, vchannel)?;
         }
+        let positions = match acked {
+            Acked::Now(position) => vec![position],
+            Acked::Nothing => return Ok(()),
+            Acked::Before => {
+                drop(core);
+                return self.settle_before();
+            }
+        };
         let (pending, _) = self.hand_over(&mut core, vec![Body::Ack(Ack { id, positions })])?;
         note_acks(&mut core, id, &pending);
         drop(core);
@@ -413,6 +438,44 @@ impl Run {
             clock_held: false,
         }
     }
+}
+
+/// What an ack of a consumer comes to.
+enum Acked {
+    /// What is done, or was never, or acknowledges its copies itself, is not changed by it.
+    Nothing,
+    /// It was recorded before, and may not be durable yet.
+    Before,
+    Now(AckPosition),
+}
+
+/// Looks at what an ack of a consumer comes to.
+fn acked_by(core: &Core, id: BroadcastId, vchannel: &str) -> Result<Acked> {
+    core.usable()?;
+    let Some(run) = core.runs.get(&id) else { return Ok(Acked::Nothing) };
+    let at = run.accepted.header.vchannels.iter().position(|name| name == vchannel);
+    let known = at.and_then(|at| u32::try_from(at).ok());
+    let known = known
+        .ok_or_else(|| refusal::invalid(format!("broadcast {id} has no vchannel {vchannel}")))?;
+    if run.accepted.header.ack != AckMode::Consumer {
+        return Ok(Acked::Nothing);
+    }
+    if let Some(position) = unacked(core, id).into_iter().find(|ack| ack.vchannel == known) {
+        return Ok(Acked::Now(position));
+    }
+    let task = core.state.task(id);
+    // Else whoever saw the copy was faster than this process, which does not know yet where it
+    // stands.
+    match task.zip(at).and_then(|(task, at)| *task.acks.get(at)?) {
+        Some(_) => Ok(Acked::Before),
+        None => Err(refusal::in_flight(id)),
+    }
+}
+
+/// The copies of a task that stand without an Ack, where this is how they are acknowledged.
+fn to_record(core: &Core, id: BroadcastId, mode: AckMode) -> Vec<AckPosition> {
+    let run = core.runs.get(&id).filter(|run| run.accepted.header.ack == mode);
+    run.map_or_else(Vec::new, |_| unacked(core, id))
 }
 
 /// The copies of a task that stand without an Ack.

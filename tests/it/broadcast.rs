@@ -19,6 +19,7 @@ mod made;
 mod metrics;
 mod model;
 mod operator;
+mod panics;
 pub(crate) mod pins;
 pub(crate) mod retention;
 mod roll;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use oncelog::broadcast::{
     AckMode, BroadcastId, Broadcaster, Options, Outcome, Policy, Request, Verdict,
 };
-use oncelog::testing::{Dice, Machine, MemIo, survivors};
+use oncelog::testing::{CallKind, Dice, Machine, MemIo, survivors};
 use oncelog::{
     Clock, CreateMode, Error, ErrorKind, LogView, Options as LogOptions, Result, Store,
     StoreOptions,
@@ -222,6 +222,12 @@ fn accepted_until_full(desk: &Desk) -> Vec<BroadcastId> {
 fn accepted_and_full(desk: &Desk) -> Vec<BroadcastId> {
     let accept = |n: usize| accept_this(desk, &request(&n.to_string(), "p")).unwrap();
     let accepted = (0..10).map(accept).collect();
+    fill_control(desk);
+    accepted
+}
+
+/// Fills the disk, and the tail of control to the last record.
+fn fill_control(desk: &Desk) {
     desk.io.set_free_blocks(Some(0));
     // Of no state: nothing more is promised by it.
     for len in [500, 0] {
@@ -229,7 +235,6 @@ fn accepted_and_full(desk: &Desk) -> Vec<BroadcastId> {
         let full = (0..1_000).find_map(|_| desk.broadcaster.accept_window(&reason).err());
         assert_eq!(full.unwrap().kind(), ErrorKind::StoreFull);
     }
-    accepted
 }
 
 /// A reason of 60 KB took the space that the endings of fifty others had been promised.
@@ -552,4 +557,28 @@ fn work_is_refused_while_what_is_unfinished_carries_as_much_as_it_may() {
         assert_eq!(desk.broadcaster.submit(&asked(&key), None).unwrap().id, id);
     }
     accept(&desk, &refused.0).unwrap();
+}
+
+/// Each step of a task and each ack of anybody made a file and removed it again, or sealed a tail
+/// that had room.
+#[test]
+fn who_has_nothing_to_record_makes_no_room_for_it() {
+    let desk = desk();
+    desk.broadcaster.checkpoint().unwrap();
+    let done = accept(&desk, "done").unwrap();
+    acknowledge(&desk, done, "it ends");
+    desk.broadcaster.submit(&asked("done"), None).unwrap();
+    let id = accept(&desk, "k").unwrap();
+    desk.script.next_retries_for_ever();
+    acknowledge(&desk, id, "it is tried again");
+    fill_control(&desk);
+    desk.io.note_calls();
+    let before = desk.script.calls();
+    wait("steps without anything to record", || desk.script.calls() > before + 3);
+    for id in [done, BroadcastId(u64::MAX)] {
+        desk.broadcaster.ack(id, "a").unwrap();
+    }
+    desk.broadcaster.ack(id, "b").unwrap();
+    let calls = desk.io.noted_calls();
+    assert!(calls.iter().all(|(kind, _)| *kind != CallKind::Create), "{calls:?}");
 }
