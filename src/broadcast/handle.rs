@@ -8,7 +8,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
 
 use super::core::Inner;
-use super::told;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Condvar, Mutex};
@@ -49,7 +48,7 @@ pub(super) fn to_the_end(inner: &Inner, name: &str, run: impl FnOnce()) {
         std::mem::take(&mut core.told)
     };
     // The thread that tells may be this one.
-    told::tell(told);
+    inner.tell(told);
 }
 
 impl Drop for Handle {
