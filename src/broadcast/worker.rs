@@ -103,8 +103,8 @@ impl Inner {
         }
     }
 
-    /// Lets go of a task, if any, behind a panic that left nobody else to do that: it is tried again
-    /// as late as any. No clock is asked, which may be what panicked.
+    /// Lets go of a task, if any, behind a panic that left nobody else to do that: it is tried
+    /// again as late as any. No clock is asked, which may be what panicked.
     fn give_back(&self, taken: Option<(Duration, BroadcastId)>) {
         let mut core = self.lock();
         if let Some((since, id)) = taken
