@@ -205,6 +205,13 @@ impl Stream {
         Ok(())
     }
 
+    /// The same for who writes no part.
+    fn pass(&mut self, entry: &Entry) -> Result<()> {
+        self.push(entry)?;
+        self.taken = self.bytes.len();
+        Ok(())
+    }
+
     /// The next part, once there is a full one, or with `all` what is left.
     fn take(&mut self, covers: u64, all: bool) -> Option<Body> {
         let max = usize::try_from(CHECKPOINT_PART_LEN_MAX).unwrap_or(usize::MAX);
@@ -244,15 +251,9 @@ pub(crate) fn digest(state: &State) -> Result<[u8; 32]> {
         if entries.is_empty() {
             break;
         }
-        for entry in &entries {
-            stream.push(entry)?;
-            stream.taken = stream.bytes.len();
-        }
+        entries.iter().try_for_each(|entry| stream.pass(entry))?;
     }
-    for filter in snapshot.filters() {
-        stream.push(&filter)?;
-        stream.taken = stream.bytes.len();
-    }
+    snapshot.filters().try_for_each(|filter| stream.pass(&filter))?;
     Ok(stream.hasher.finalize().into())
 }
 

@@ -116,7 +116,7 @@ mod tests {
     use oncelog_format::message::AckMode;
 
     use super::*;
-    use crate::broadcast::owed::OPEN_BYTES_MAX;
+    use crate::broadcast::owed::{CHECKPOINT_COUNT, OPEN_BYTES_MAX};
     use crate::broadcast::{Broadcaster, MessageType, Options, Request, Task, Verdict};
     use crate::io::mem::{Machine, MemIo};
     use crate::log::CreateMode;
@@ -174,7 +174,7 @@ mod tests {
         let promised = core.promised_bytes(0);
         assert!(promised > owed + core.state.checkpoint_bytes());
         // Two of a kind: half of it is its own.
-        let (skipped, parked) = (60_000 + 9, 60_000);
+        let (skipped, parked) = (CHECKPOINT_COUNT * (60_000 + 9), CHECKPOINT_COUNT * 60_000);
         assert_eq!(kept(&[done(&long)]), promised - owed / 2 + skipped);
         assert_eq!(kept(&[skip(&long), done(&long)]), promised - owed / 2 + parked);
         assert_eq!(kept(&[park(&long)]), promised + parked);

@@ -42,13 +42,9 @@ pub(super) fn to_the_end(inner: &Inner, name: &str, run: impl FnOnce()) {
         return;
     }
     let cause = Error::new(ErrorKind::Io, format!("the thread {name} panicked"));
-    let told = {
-        let mut core = inner.lock();
-        inner.fail(&mut core, Arc::new(cause));
-        std::mem::take(&mut core.told)
-    };
+    inner.fail(&mut inner.lock(), Arc::new(cause));
     // The thread that tells may be this one.
-    inner.tell(told);
+    inner.tell_kept();
 }
 
 impl Drop for Handle {
@@ -107,8 +103,7 @@ impl Handle {
             }
         }
         let closed = inner.store.close();
-        let told = std::mem::take(&mut inner.lock().told);
-        inner.tell(told);
+        inner.tell_kept();
         let told = closed.clone();
         *self.stopped.lock().unwrap_or_else(PoisonError::into_inner) = Some(told);
         self.stops.notify_all();

@@ -54,7 +54,7 @@ const CHECKPOINT_BYTES: u64 = 4 << 10;
 /// and two that are whole. Behind these, control is trimmed to what the first of them covers, which
 /// is all that stood before it: so a full disk is emptied, also where no checkpoint was before. A
 /// state of which no reserve holds as many has room for fewer, and for one at least.
-const CHECKPOINT_COUNT: u64 = 3;
+pub(super) const CHECKPOINT_COUNT: u64 = 3;
 
 /// More than a part of a checkpoint takes beside the bytes that it carries.
 const PART_BYTES: u64 = 80;
@@ -264,12 +264,12 @@ impl Core {
         } else if bodies.iter().any(|body| body.is_checkpoint()) {
             ending_use(owed, 0)
         } else if let Some(beyond) = bodies.iter().find_map(|body| ends::beyond_room(body)) {
-            // It takes what nobody was promised but, where it ends, itself; and so it does in the
-            // next checkpoint.
+            // It takes what nobody was promised but, where it ends, itself; and so it does in each
+            // checkpoint for which room is kept.
             let run = self.runs.get(&beyond.id).filter(|_| beyond.ends);
             let own = run.map_or(0, |run| control_bytes(&run.accepted));
             let left = self.promised_bytes(0).saturating_sub(own);
-            ending_use(left, beyond.reason_bytes)
+            ending_use(left, beyond.reason_bytes.saturating_mul(CHECKPOINT_COUNT))
         } else {
             Use::Ending(0)
         })
@@ -305,9 +305,11 @@ impl Core {
             in_checkpoint
         };
         let added = ends.saturating_add(in_checkpoint);
-        let all = self.owed_with(keys, in_checkpoint).saturating_add(ends);
+        let owed = self.owed.control.saturating_add(ends);
+        let checkpoint = self.checkpoint_ahead(keys, in_checkpoint);
+        let all = owed.saturating_add(checkpoint);
         if all <= PROMISED_MAX {
-            let kept = self.promised_with(keys, in_checkpoint).saturating_add(ends);
+            let kept = owed.saturating_add(checkpoint.saturating_mul(CHECKPOINT_COUNT));
             return Ok(Use::New(kept.min(PROMISED_MAX)));
         }
         let kind = if added > PROMISED_MAX { ErrorKind::Limit } else { ErrorKind::StoreFull };
@@ -348,18 +350,9 @@ impl Core {
     /// Bytes that control keeps for work that was accepted, and for checkpoints, when it was and
     /// when all that is unfinished has gone on, with so many bytes more of entries.
     pub(crate) fn promised_bytes(&self, more: u64) -> u64 {
-        self.promised_with(0, more).min(PROMISED_MAX)
-    }
-
-    /// The same with so many more keys, whether or not a reserve holds it.
-    fn promised_with(&self, key_count: usize, more: u64) -> u64 {
-        let checkpoint = self.checkpoint_ahead(key_count, more);
-        self.owed.control.saturating_add(checkpoint.saturating_mul(CHECKPOINT_COUNT))
-    }
-
-    /// The least of that: room for one checkpoint.
-    fn owed_with(&self, key_count: usize, more: u64) -> u64 {
-        self.owed.control.saturating_add(self.checkpoint_ahead(key_count, more))
+        let checkpoint = self.checkpoint_ahead(0, more);
+        let kept = self.owed.control.saturating_add(checkpoint.saturating_mul(CHECKPOINT_COUNT));
+        kept.min(PROMISED_MAX)
     }
 
     fn checkpoint_ahead(&self, key_count: usize, more: u64) -> u64 {

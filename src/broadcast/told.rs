@@ -81,6 +81,12 @@ impl Inner {
         self.handed.notify_one();
     }
 
+    /// Takes what is kept, and tells it.
+    pub(crate) fn tell_kept(&self) {
+        let told = std::mem::take(&mut self.lock().told);
+        self.tell(told);
+    }
+
     /// Tells what was kept, and what control has kept. The caller holds no lock.
     pub(crate) fn tell(&self, told: Vec<Told>) {
         self.store.control().tell();

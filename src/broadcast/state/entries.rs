@@ -30,7 +30,7 @@ impl EntryOrder {
             }
             Entry::Collection(x) => (2, x.id, ""),
             Entry::Channel(x) => (3, 0, x.vchannel.as_str()),
-            Entry::Task(x) if by_vchannel(x).is_some() => (4, x.accepted.id().0, ""),
+            Entry::Task(x) if acks_fit(x) => (4, x.accepted.id().0, ""),
             Entry::Job(x) => (5, x.accepted.id().0, ""),
             // They have an order of their own, their age, of which they tell nothing.
             Entry::Filter(_) => (6, self.last.1.saturating_add(1), ""),
@@ -150,7 +150,11 @@ impl State {
 
     fn take_task(&mut self, x: TaskEntry) -> bool {
         let id = x.accepted.id();
-        let Some(acks) = by_vchannel(&x) else { return false };
+        let mut acks: Vec<Option<AckPosition>> = vec![None; x.accepted.header.vchannels.len()];
+        for ack in x.acks {
+            let place = usize::try_from(ack.vchannel).ok().and_then(|at| acks.get_mut(at));
+            place.into_iter().for_each(|place| *place = Some(ack));
+        }
         if let Some(scope) = &x.accepted.scope {
             if x.owns {
                 if self.owner(scope).is_some() {
@@ -190,14 +194,9 @@ fn behind(id: BroadcastId) -> BroadcastId {
     BroadcastId(id.0.saturating_add(1))
 }
 
-/// The acks of a task in the order of its vchannels; `None` where one has two, or is not its.
-fn by_vchannel(task: &TaskEntry) -> Option<Vec<Option<AckPosition>>> {
-    let mut acks: Vec<Option<AckPosition>> = vec![None; task.accepted.header.vchannels.len()];
-    for ack in &task.acks {
-        match acks.get_mut(usize::try_from(ack.vchannel).ok()?) {
-            Some(place @ None) => *place = Some(*ack),
-            _ => return None,
-        }
-    }
-    Some(acks)
+/// Says whether the acks of a task are those of vchannels of it, in their order and of each once.
+fn acks_fit(task: &TaskEntry) -> bool {
+    let count = task.accepted.header.vchannels.len();
+    let is_last = |ack: &AckPosition| usize::try_from(ack.vchannel).is_ok_and(|at| at < count);
+    task.acks.is_sorted_by(|a, b| a.vchannel < b.vchannel) && task.acks.last().is_none_or(is_last)
 }

@@ -430,10 +430,10 @@ fn entries_that_contradict_each_other_are_refused() {
     for entry in [&task, &job] {
         assert!(!fits(&[&none, entry]));
     }
-    // An ack of no vchannel, and two of one.
+    // An ack of no vchannel, two of one, and two in another order.
     let Entry::Task(mut acked) = task.clone() else { unreachable!("it is one") };
     let ack = |vchannel| AckPosition { vchannel, lsn: 1, time_tick: TimeTick(1) };
-    for acks in [vec![ack(u32::MAX)], vec![ack(0), ack(0)]] {
+    for acks in [vec![ack(u32::MAX)], vec![ack(0), ack(0)], vec![ack(1), ack(0)]] {
         acked.acks = acks;
         assert!(!fits(&[&facts, &Entry::Task(acked.clone())]));
     }
