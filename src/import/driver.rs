@@ -25,9 +25,9 @@ use super::jobs::Watch;
 use super::plan::Plan;
 use super::replay::unify::Unified;
 use super::request::ImportRequest;
+use super::roots::Origin;
 use super::slice;
 use super::slices::{self, ReadySlice, SliceAt};
-use super::source::Source;
 use super::verdict::{ABORT, AttemptOf, COMMIT, SLICE};
 use crate::broadcast::{Job, Jobs, SliceMessage};
 use crate::error::{Error, ErrorKind, Result};
@@ -113,16 +113,17 @@ impl Driver<'_> {
         let (request, collection) =
             ImportRequest::decode(&job.accepted.payload).map_err(Halt::Failed)?;
         let gone = || Error::new(ErrorKind::InvalidInput, "the collection is no longer there");
+        let origin = self.watch.origin(&request).map_err(Halt::Stopped)?;
         let collection = self.jobs.collection(collection).ok_or_else(gone).map_err(Halt::Failed)?;
         let (plan, from) = match &job.plan {
             Some(record) => (Plan::of(record).map_err(Halt::Failed)?, record.from.clone()),
-            None => self.plan(&request, &collection)?,
+            None => self.plan(&request, &origin, &collection)?,
         };
         let progress = job.state.as_ref().map_or(0, |state| state.rows);
         self.watch.set(JobPhase::Importing, SURVEYED, progress);
         self.watch.expect(plan.rows);
         let lanes = self.lanes(&collection, &from)?;
-        self.append_all(&plan, &collection, &lanes)?;
+        self.append_all((&plan, &origin), &collection, &lanes)?;
         Ok(plan.rows)
     }
 
@@ -130,10 +131,11 @@ impl Driver<'_> {
     fn plan(
         &self,
         request: &ImportRequest,
+        origin: &Origin,
         collection: &Collection,
     ) -> Step<(Plan, Vec<PchannelEnd>)> {
         self.record(JobPhase::PreImporting, 0, 0, "").map_err(Halt::Stopped)?;
-        let total: u64 = request.files.iter().map(|path| size_of(path)).sum();
+        let total: u64 = request.paths().map(|path| size_of(origin, path)).sum();
         let mut read = 0_u64;
         let mut report = |bytes: u64| {
             read = read.saturating_add(bytes);
@@ -147,7 +149,7 @@ impl Driver<'_> {
         };
         let key = collection.primary_key.as_deref();
         let max = self.watch.slice_rows_max();
-        let surveyed = Plan::survey(request, key, expected.as_deref(), max, &mut report);
+        let surveyed = Plan::survey(request, origin, (key, expected.as_deref()), max, &mut report);
         let plan = surveyed.map_err(|e| self.halt(e))?;
         if expected.is_none() {
             self.state_schema(&plan, collection)?;
@@ -164,7 +166,7 @@ impl Driver<'_> {
     /// The first import of a collection states its schema.
     fn state_schema(&self, plan: &Plan, collection: &Collection) -> Step<()> {
         let mut unified = Unified::default();
-        plan.files.iter().for_each(|file| unified.add(&file.survey.schema));
+        plan.sets.iter().for_each(|set| unified.add(&set.survey.schema));
         let schema = slice::encode_schema(&unified.schema()).map_err(Halt::Failed)?;
         let collection = Collection { schema, ..collection.clone() };
         self.jobs.update_collection(collection).map_err(Halt::Stopped)
@@ -224,13 +226,19 @@ impl Driver<'_> {
     }
 
     /// Appends the slices that do not stand yet, while the next ones are read.
-    fn append_all(&self, plan: &Plan, collection: &Collection, lanes: &[Lane]) -> Step<()> {
+    fn append_all(
+        &self,
+        (plan, origin): (&Plan, &Origin),
+        collection: &Collection,
+        lanes: &[Lane],
+    ) -> Step<()> {
         let (ready, slices) = mpsc::sync_channel(READY_SLICES);
         thread::scope(|scope| {
             let produce = move || {
                 let stands = |at: SliceAt| lanes.iter().all(|lane| lane.have.contains(&at));
                 let mut take = |slice| ready.send(Ok(slice)).is_ok();
-                if let Err(error) = slices::produce(plan, collection, &stands, &mut take) {
+                if let Err(error) = slices::produce((plan, origin), collection, &stands, &mut take)
+                {
                     // Without a receiver nobody wants to know.
                     drop(ready.send(Err(error)));
                 }
@@ -353,6 +361,6 @@ fn percent(value: u64) -> u8 {
     u8::try_from(value.min(100)).unwrap_or(100)
 }
 
-fn size_of(path: &Path) -> u64 {
-    Source::open(path).map_or(0, |source| source.identity.bytes)
+fn size_of(origin: &Origin, path: &Path) -> u64 {
+    origin.open(path).map_or(0, |source| source.identity.bytes)
 }

@@ -17,6 +17,7 @@ use super::driver;
 use super::kind;
 use super::plan::is_changed;
 use super::request::ImportRequest;
+use super::roots::{ImportRoots, Origin};
 use super::sizer::SLICE_ROWS;
 use crate::broadcast::{Answer, Broadcaster, Job, Jobs, MessageType, check_client_key};
 use crate::clock::{Clock, SystemClock};
@@ -115,9 +116,10 @@ impl Default for Imports {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Shared {
     slice_rows_max: u32,
+    roots: Option<ImportRoots>,
     jobs: Mutex<Running>,
     changed: Condvar,
 }
@@ -161,8 +163,21 @@ impl Imports {
     pub fn with_slice_rows(rows: u32) -> Self {
         // Slices are sized by windows of powers of two.
         let slice_rows_max = 1 << rows.clamp(1, SLICE_ROWS).ilog2();
-        let (jobs, changed) = (Mutex::default(), Condvar::new());
-        Self { shared: Arc::new(Shared { slice_rows_max, jobs, changed }) }
+        Self { shared: Arc::new(Shared { slice_rows_max, ..Shared::default() }) }
+    }
+
+    /// The same, for requests that may name files below these roots alone.
+    #[must_use]
+    pub fn below(self, roots: ImportRoots) -> Self {
+        let slice_rows_max = self.shared.slice_rows_max;
+        Self {
+            shared: Arc::new(Shared { slice_rows_max, roots: Some(roots), ..Shared::default() }),
+        }
+    }
+
+    /// The roots that requests are held to.
+    pub(crate) fn roots(&self) -> Option<&ImportRoots> {
+        self.shared.roots.as_ref()
     }
 
     /// The message types that the store's broadcaster must know.
@@ -187,9 +202,15 @@ impl Imports {
         request: ImportRequest,
         call: &ImportCall,
     ) -> Result<Answer> {
-        let base = std::env::current_dir()
-            .map_err(|e| Error::new(ErrorKind::Io, "the current directory").with_source(e))?;
-        let request = request.normalised(&base)?;
+        let request = match self.roots() {
+            Some(roots) => request.below(roots)?,
+            None => {
+                let base = std::env::current_dir();
+                let what = "the current directory";
+                let base = base.map_err(|e| Error::new(ErrorKind::Io, what).with_source(e))?;
+                request.normalised(&base)?
+            }
+        };
         if let Some(key) = &call.key {
             check_client_key(key.as_bytes())?;
         }
@@ -223,7 +244,33 @@ impl Imports {
             jobs.reattempt(answer.id, left())?;
             job = self.follow(&jobs, answer.id, &left, on_progress)?;
         }
-        Ok(report(&answer, &job))
+        Ok(self.report(&answer, &job))
+    }
+
+    /// What a caller is told about a job that is over.
+    fn report(&self, answer: &Answer, job: &Job) -> ImportReport {
+        let phase = job.phase();
+        let completed = phase == JobPhase::Completed;
+        ImportReport {
+            job: answer.id,
+            phase,
+            rows: if completed { job.state.as_ref().map_or(0, |state| state.rows) } else { 0 },
+            progress: 100,
+            duplicated: answer.duplicated,
+            expires_at_ms: answer.expires_at_ms,
+            reason: if completed { String::new() } else { job.reason().to_owned() },
+            source_changed: answer.duplicated && self.is_source_changed(job),
+            clock_held: answer.clock_held,
+        }
+    }
+
+    /// Whether a source of a job is by now unlike what was imported.
+    fn is_source_changed(&self, job: &Job) -> bool {
+        let Some(plan) = &job.plan else { return false };
+        let request = ImportRequest::decode(&job.accepted.payload);
+        let origin = request.and_then(|(request, _)| Origin::of(request.root(), self.roots()));
+        // What cannot be looked at is not what it was.
+        origin.map_or(true, |origin| plan.files.iter().any(|file| is_changed(file, &origin)))
     }
 
     /// Follows a job to its end.
@@ -419,6 +466,11 @@ impl Watch {
         self.imports.lock().closing
     }
 
+    /// Where the paths of a request begin.
+    pub(crate) fn origin(&self, request: &ImportRequest) -> Result<Origin> {
+        Origin::of(request.root(), self.imports.roots())
+    }
+
     /// Most rows of a slice.
     pub(crate) fn slice_rows_max(&self) -> u32 {
         self.imports.shared.slice_rows_max
@@ -433,24 +485,8 @@ impl Watch {
     }
 }
 
-/// What a caller is told about a job that is over.
-fn report(answer: &Answer, job: &Job) -> ImportReport {
-    let phase = job.phase();
-    let completed = phase == JobPhase::Completed;
-    let files = job.plan.as_ref().map(|plan| plan.files.as_slice()).unwrap_or_default();
-    ImportReport {
-        job: answer.id,
-        phase,
-        rows: if completed { job.state.as_ref().map_or(0, |state| state.rows) } else { 0 },
-        progress: 100,
-        duplicated: answer.duplicated,
-        expires_at_ms: answer.expires_at_ms,
-        reason: if completed { String::new() } else { job.reason().to_owned() },
-        source_changed: answer.duplicated && files.iter().any(is_changed),
-        clock_held: answer.clock_held,
-    }
-}
-
+#[cfg(test)]
+mod below;
 #[cfg(test)]
 mod crash;
 #[cfg(test)]

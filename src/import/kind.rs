@@ -40,7 +40,7 @@ impl MessageType for Import {
             Error::new(ErrorKind::InvalidInput, "the payload is not that of an import")
                 .with_source(e)
         });
-        decoded?.0.check_files()
+        decoded?.0.check_files(self.imports.roots())
     }
 
     fn recheck(&self, request: &Request, state: &State) -> Result<()> {

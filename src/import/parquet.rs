@@ -36,7 +36,7 @@ const STEP_BYTES: i64 = 8 << 20;
 /// The first pass over a source.
 pub(crate) fn survey(source: &Source, pass: &mut FirstPass<'_>) -> Result<Survey> {
     let file = VerifiedFile::new(source)?;
-    let sha256 = file.sha256();
+    let sha256 = vec![file.sha256()];
     let mut reader = ParquetRows::new(source, file, 0)?;
     let names: Vec<String> = reader.schema.fields().iter().map(|f| f.name().clone()).collect();
     read::check_names(source, &names)?;
@@ -110,10 +110,10 @@ pub(crate) struct ParquetReader {
 
 impl ParquetReader {
     /// Reads the rows of a source with the schema of its first pass.
-    pub(crate) fn new(source: &Source, schema: SchemaRef, planned: Sha256Sum) -> Result<Self> {
+    pub(crate) fn new(source: &Source, schema: SchemaRef, planned: &[Sha256Sum]) -> Result<Self> {
         let file = VerifiedFile::new(source)?;
         let sha256 = file.sha256();
-        if sha256 != planned {
+        if [sha256] != planned {
             return Err(source_changed(source.file.path(), "its SHA-256 is another"));
         }
         let (file, source) = (Some(file), source.clone());
@@ -170,8 +170,8 @@ impl RowReader for ParquetReader {
         }
     }
 
-    fn finish(self: Box<Self>) -> Result<Sha256Sum> {
-        Ok(self.sha256)
+    fn finish(self: Box<Self>) -> Result<Vec<Sha256Sum>> {
+        Ok(vec![self.sha256])
     }
 }
 

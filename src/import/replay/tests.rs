@@ -7,7 +7,7 @@ use super::*;
 use crate::import::format::Format;
 use crate::import::partition::partition;
 use crate::import::read::{self, FirstPass, Progress};
-use crate::import::source::Source;
+use crate::import::roots::Origin;
 use crate::import::verdict::{ABORT, AttemptOf, COMMIT};
 use crate::io::fs::FsIo;
 
@@ -57,7 +57,7 @@ impl Memory {
 
     /// The rows of a file in slices of `step` rows over the vchannels, without a verdict.
     fn import(&mut self, path: &Path, job: u64, attempt: u32, step: usize, vchannels: &[String]) {
-        let source = Source::open(path).unwrap();
+        let source = [Origin::System.open(path).unwrap()];
         let format = Format::of_name(path).unwrap();
         let mut report = |_| Ok(());
         let mut pass =
@@ -103,7 +103,7 @@ fn text_of(memory: &Memory, vchannels: &[String]) -> String {
 
 /// Rows of a file, as both passes read them.
 fn rows_of(path: &Path) -> Vec<String> {
-    let source = Source::open(path).unwrap();
+    let source = [Origin::System.open(path).unwrap()];
     let format = Format::of_name(path).unwrap();
     let mut report = |_| Ok(());
     let mut pass =
