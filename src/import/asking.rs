@@ -1,6 +1,7 @@
 //! From the request of an import to its broadcast: the scope, and the collection, which is made
 //! with the acceptance where there is none.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use oncelog_format::control::Collection;
@@ -9,8 +10,16 @@ use oncelog_format::message::{Resource, Scope};
 use super::jobs::ImportCall;
 use super::kind::IMPORT;
 use super::request::ImportRequest;
+#[cfg(feature = "gateway")]
+use crate::broadcast::Job;
 use crate::broadcast::{Answer, Broadcaster, CollectionSpec, Identity, Request, State};
 use crate::error::{ErrorKind, Result};
+
+/// Domain of what an import holds, and of the scope of its key.
+const DOMAIN: &str = "collection";
+
+/// The property that says who asked for an import without a key.
+const PRINCIPAL: &str = "principal";
 
 /// Submits an import.
 ///
@@ -65,25 +74,63 @@ fn collection(
     (spec.collection(id), Some(spec))
 }
 
+/// The scope of a key of a principal: that of an import belongs to the collection as it is.
+pub(crate) fn key_scope(collection: &Collection, principal: &str, key: &str) -> Scope {
+    Scope {
+        principal: principal.to_owned(),
+        message_type: IMPORT.to_owned(),
+        domain: DOMAIN.to_owned(),
+        identity: collection.id.to_string(),
+        generation: collection.generation,
+        client_key: key.as_bytes().to_vec(),
+    }
+}
+
+/// Whether an import of this key was accepted and its job is not made yet.
+#[cfg(feature = "gateway")]
+pub(crate) fn is_under_way(
+    broadcaster: &Broadcaster,
+    collection: &str,
+    principal: &str,
+    key: &str,
+) -> bool {
+    broadcaster.read(|state, _| {
+        let owner = state.collection_named(collection).and_then(|found| {
+            let scope = key_scope(found, principal, key);
+            state.task(state.owner(&scope)?)
+        });
+        owner.is_some_and(|task| task.done.is_none())
+    })
+}
+
+/// Who asked for a job.
+#[cfg(feature = "gateway")]
+pub(crate) fn principal_of(job: &Job) -> &str {
+    if let Some(scope) = &job.accepted.scope {
+        return &scope.principal;
+    }
+    let said = job.accepted.properties.iter().find(|(name, _)| name == PRINCIPAL);
+    said.and_then(|(_, name)| std::str::from_utf8(name).ok()).unwrap_or("default")
+}
+
 fn asked(
     request: &ImportRequest,
     call: &ImportCall,
     collection: &Collection,
     made: Option<CollectionSpec>,
 ) -> Request {
-    let domain = "collection".to_owned();
-    let scope = call.key.as_ref().map(|key| Scope {
-        principal: call.principal.clone(),
-        message_type: IMPORT.to_owned(),
-        domain: domain.clone(),
-        identity: collection.id.to_string(),
-        generation: collection.generation,
-        client_key: key.clone().into_bytes(),
-    });
-    let resource = Resource { domain, key: collection.id.to_string(), shared: true };
+    let scope = call.key.as_ref().map(|key| key_scope(collection, &call.principal, key));
+    let resource =
+        Resource { domain: DOMAIN.to_owned(), key: collection.id.to_string(), shared: true };
+    // A scope says who asked; without a key there is none.
+    let mut properties = BTreeMap::new();
+    if scope.is_none() {
+        properties.insert(PRINCIPAL.to_owned(), call.principal.clone().into_bytes());
+    }
     let payload = request.encode(collection.id);
     let asked = Request::new(IMPORT, scope, collection.vchannels.clone(), payload)
         .resources(vec![resource])
+        .properties(properties)
         .identity(Identity::Fields(request.fields(collection.id)));
     match made {
         Some(spec) => asked.making_collection(collection.id, spec),

@@ -95,6 +95,12 @@ impl MessageType for Ending {
     }
 }
 
+/// Whether a type is one of those of imports.
+#[cfg(feature = "gateway")]
+pub(crate) fn is_of_import(name: &str) -> bool {
+    [IMPORT, COMMIT, ABORT].contains(&name)
+}
+
 /// The types, to be registered where the store is opened.
 pub(crate) fn types(imports: &Imports) -> Vec<Arc<dyn MessageType>> {
     vec![

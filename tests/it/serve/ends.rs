@@ -1,0 +1,101 @@
+//! How a server begins and ends: recovery, signals, and requests that are under way.
+
+use std::io::Write as _;
+
+use rustix::process::Signal;
+use serde_json::json;
+
+use super::{Ask, Place, Reply, Server, committed};
+
+#[test]
+fn a_server_that_is_told_to_end_answers_what_is_under_way_and_frees_the_store() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let place = Place::new();
+        place.rows("large.csv", 100_000);
+        let mut server = place.serve();
+        let body = json!({ "collection": "c", "files": ["large.csv"] });
+        let asked = Ask::post("/v1/jobs", &body).header("Idempotency-Key", "k");
+        let mut waiting = server.connect();
+        waiting.write_all(&asked.header("Prefer", "wait=60").bytes()).unwrap();
+        // An idle connection keeps nobody up.
+        let mut idle = server.connect();
+        idle.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+        while server.get("/v1/jobs").json()["jobs"].as_array().unwrap().is_empty() {}
+        server.signal(signal);
+        let answered = Reply::whole(&mut waiting);
+        assert_eq!(answered.status, 201, "{answered:?}");
+        assert_eq!(answered.json()["state"], "Completed");
+        assert_eq!(server.told()["did"], "ended");
+        assert!(server.child.wait().unwrap().success());
+        assert_eq!(committed(&place), 100_000);
+    }
+}
+
+#[test]
+fn a_policy_is_read_anew_at_a_hang_up_and_a_broken_one_changes_nothing() {
+    let place = Place::new();
+    let file = place.dir.path().join("policy.toml");
+    let set = |text: &str| std::fs::write(&file, format!("[retention]\n{text}\n")).unwrap();
+    set("window_count_max = 5");
+    let mut command = place.command();
+    command.args(["--config", file.to_str().unwrap()]);
+    let mut server = Server::start(command);
+    assert_eq!(server.told()["did"], "ready");
+    let count =
+        |server: &Server| server.get("/v1/config").json()["retention"]["window_count_max"].clone();
+    assert_eq!(count(&server), 5);
+    set("window_count_max = 7");
+    server.signal(Signal::HUP);
+    assert_eq!(server.told()["did"], "refreshed");
+    assert_eq!(count(&server), 7);
+    set("window_count_max = 9\nwindow_lifetime = \"47h\"");
+    server.signal(Signal::HUP);
+    let refused = server.told();
+    assert_eq!(refused["did"], "refused");
+    assert!(refused["reason"].as_str().unwrap().contains("task_retention"), "{refused}");
+    assert_eq!(count(&server), 7);
+}
+
+#[test]
+fn a_store_that_another_process_has_is_told_and_ends_the_server() {
+    let place = Place::new();
+    let _first = place.serve();
+    let mut second = Server::start(place.command());
+    assert_eq!(second.child.wait().unwrap().code(), Some(7));
+}
+
+/// The server listens while the store is opened: a lock that is waited for holds that up.
+#[test]
+fn while_the_store_is_opened_clients_are_told_to_come_back() {
+    let place = Place::new();
+    place.rows("a.csv", 3);
+    let first = place.serve();
+    let mut command = place.command();
+    command.args(["--lock-wait", "60s"]);
+    let mut second = Server::start(command);
+    assert_eq!(second.ask(&Ask::get("/healthz").token(None)).status, 200);
+    let ready = second.ask(&Ask::get("/readyz").token(None));
+    ready.problem(503, "recovering");
+    assert_eq!(ready.header("retry-after"), Some("1"));
+    second.get("/v1/jobs").problem(503, "recovering");
+    let create = second.create("k", "a.csv");
+    assert_eq!((create.code(), create.header("retry-after")), (1, Some("1")));
+    assert_eq!(second.get("/metrics").status, 503);
+    drop(first);
+    assert_eq!(second.told()["did"], "ready");
+    assert_eq!(second.ask(&Ask::get("/readyz").token(None)).status, 200);
+    assert_eq!(second.create("k", "a.csv").data()["duplicated"], false);
+}
+
+#[test]
+fn one_connection_carries_many_requests() {
+    let place = Place::new();
+    let server = place.serve();
+    let mut stream = server.connect();
+    let many = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n".repeat(50);
+    stream.write_all(&many).unwrap();
+    stream.write_all(&Ask::get("/healthz").bytes()).unwrap();
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut stream, &mut text).unwrap();
+    assert_eq!(text.matches("HTTP/1.1 200 OK").count(), 51);
+}
