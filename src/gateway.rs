@@ -68,6 +68,34 @@ const TURNED_AWAY_MAX: usize = 64;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A listener that answers once it is told what to serve.
+///
+/// # Examples
+///
+/// ```
+/// use oncelog::broadcast::{Opening, Options};
+/// use oncelog::gateway::{Gateway, Tokens};
+/// use oncelog::import::{ImportRoots, Imports};
+/// use oncelog::{CreateMode, StoreOptions};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let home = tempfile::tempdir()?;
+/// let tokens = Tokens::parse("a-token billing")?;
+/// let gateway = Gateway::bind("127.0.0.1:0".parse()?, tokens)?;
+/// println!("listening on {}", gateway.address());
+///
+/// // The types of an embedder are registered as those of imports are.
+/// let imports = Imports::new().below(ImportRoots::open([home.path()])?);
+/// let options = imports.types().into_iter().fold(Options::new(), Options::register);
+/// let store = StoreOptions::new().create(CreateMode::IfMissing);
+/// let opening = Opening::begin(home.path().join("store"), store, options)?;
+///
+/// let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+/// # let until_told = async {};
+/// runtime.block_on(gateway.serve(opening.clone(), imports, until_told))?;
+/// opening.wait(None)?.close()?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Gateway {
     listener: TcpListener,

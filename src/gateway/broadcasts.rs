@@ -19,6 +19,9 @@ const STORE: (&str, &str) = ("store", "0");
 pub(crate) fn create(desk: &Desk, asked: &Asked) -> Result<Answer, Refusal> {
     let members = asked.members()?;
     members.only(&["type", "vchannels", "scope", "resources", "payload"])?;
+    if asked.retry_failed {
+        return Err(Refusal::invalid("Idempotency-Retry: a broadcast that failed stays so"));
+    }
     let of_type = members.needed("type")?;
     if is_of_import(of_type) {
         // Its payload names files, and is made where their roots are known.

@@ -117,7 +117,6 @@ mod tests {
             ("# no token\n", "found 0"),
             ("a\n b\n", "line 2"),
             ("hidden two words\n", "line 1"),
-            ("hidden \n", "line 1"),
             ("hid\u{7}den\n", "line 1"),
             ("hidden\nhidden other\n", "line 2"),
         ] {

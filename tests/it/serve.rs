@@ -2,6 +2,7 @@
 //! server leaves.
 
 mod allowed;
+mod embedded;
 mod ends;
 mod jobs;
 mod keyed;

@@ -99,3 +99,25 @@ fn one_connection_carries_many_requests() {
     std::io::Read::read_to_string(&mut stream, &mut text).unwrap();
     assert_eq!(text.matches("HTTP/1.1 200 OK").count(), 51);
 }
+
+#[test]
+fn a_job_that_is_kept_no_longer_is_told_from_one_that_never_was() {
+    let place = Place::new();
+    place.rows("a.csv", 3);
+    let file = place.dir.path().join("policy.toml");
+    let policy = "[retention]\nwindow_lifetime = \"1ms\"\ntask_retention = \"2ms\"\n\
+        check_interval = \"10ms\"\n";
+    std::fs::write(&file, policy).unwrap();
+    let mut command = place.command();
+    command.args(["--config", file.to_str().unwrap()]);
+    let mut server = Server::start(command);
+    assert_eq!(server.told()["did"], "ready");
+    let job = server.create("k", "a.csv").data()["jobId"].as_str().unwrap().to_owned();
+    let describe = || server.post(super::DESCRIBE, &json!({ "jobId": job })).code();
+    while describe() == 0 {}
+    assert_eq!(describe(), 12_410);
+    server.get(&format!("/v1/jobs/{job}")).problem(410, "gone");
+    assert_eq!(server.post(super::DESCRIBE, &json!({ "jobId": "999" })).code(), 2100);
+    // The key is free for new work.
+    assert_eq!(server.create("k", "a.csv").data()["duplicated"], false);
+}

@@ -125,7 +125,6 @@ fn a_connection_too_many_is_told_so_and_the_next_one_finds_a_place() {
     let refused = Reply::whole(&mut third);
     assert_eq!((refused.status, refused.header("retry-after")), (503, Some("1")));
     drop(held);
-    while server.connect().write_all(b"").is_err() {}
     let find = || {
         let mut stream = server.connect();
         stream.write_all(&Ask::get("/healthz").bytes()).unwrap();
@@ -173,4 +172,22 @@ fn jobs_beyond_their_slots_are_refused_and_consume_no_key() {
     }
     server.over(large["jobId"].as_str().unwrap());
     assert_eq!(server.create("k", "a.csv").code(), 0);
+}
+
+#[test]
+fn a_client_that_takes_nothing_of_its_answers_loses_its_connection() {
+    let place = Place::new();
+    let server = place.serve_with("connections_max = 1\nstall_time_max = \"300ms\"");
+    let mut stalled = server.connect();
+    stalled.set_write_timeout(Some(std::time::Duration::from_secs(60))).unwrap();
+    let asked = b"GET /v1/openapi.json HTTP/1.1\r\nHost: x\r\n\
+        Authorization: Bearer root:Milvus\r\n\r\n";
+    // Until the server takes no more, as it can send no more, and then gives up.
+    while stalled.write_all(asked).is_ok() {}
+    let find = || {
+        let mut stream = server.connect();
+        stream.write_all(&Ask::get("/healthz").bytes()).unwrap();
+        Reply::whole(&mut stream).status
+    };
+    while find() != 200 {}
 }
