@@ -50,7 +50,9 @@ mod verdict;
 
 pub use self::decoder::is_decoding;
 pub use self::format::Format;
-pub use self::jobs::{ImportCall, ImportProgress, ImportReport, Imports};
+pub use self::jobs::{
+    ImportCall, ImportFile, ImportJob, ImportPage, ImportProgress, ImportReport, Imports, JobLook,
+};
 pub use self::replay::{ReplayReport, ReplaySelection, replay};
 pub use self::request::{COLLECTION_NAME_LEN_MAX, COLLECTION_VCHANNELS_MAX, ImportRequest};
 pub use self::roots::ImportRoots;
