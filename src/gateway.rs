@@ -12,9 +12,10 @@
 //! | where | what |
 //! | --- | --- |
 //! | `connection`, `tls`, `limits` | bytes of a client, within their bounds |
-//! | `service`, `tokens`, `key`, `body`, `routes` | from a request to a call: who asks, what, with which key |
+//! | `service`, `credentials`, `tokens`, `key`, `body`, `routes` | from a request to a call: who asks, what, with which key |
 //! | `desk`, `calls` | the store that is open or being opened; calls off the threads of the runtime |
 //! | `vectordb`; `imports`, `broadcasts`, `keys`, `channels`, `config` | the two families of routes |
+//! | `page`, `history` | the page for people |
 //! | `answer`, `refusal`, `exposition`, `openapi` | what is sent back |
 
 mod answer;
@@ -24,13 +25,16 @@ mod calls;
 mod channels;
 mod config;
 mod connection;
+mod credentials;
 mod desk;
 mod exposition;
+mod history;
 mod imports;
 mod key;
 mod keys;
 mod limits;
 mod openapi;
+mod page;
 mod refusal;
 mod routes;
 mod service;
@@ -46,7 +50,7 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use self::calls::Calls;
 use self::connection::{converse, turn_away};
@@ -179,10 +183,16 @@ impl Gateway {
             ends,
         };
         let mut until = pin!(until);
+        let mut looks = interval(history::EVERY);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 biased;
                 () = &mut until => break,
+                _ = looks.tick() => {
+                    let service = Arc::clone(&doorman.service);
+                    tokio::spawn(async move { service.sample().await });
+                }
                 accepted = listener.accept() => match accepted {
                     Ok((stream, _)) => doorman.take(stream),
                     Err(_for_now) => sleep(ACCEPT_PAUSE).await,

@@ -52,7 +52,9 @@ mod verdict;
 pub(crate) use self::asking::{is_under_way, key_scope, principal_of};
 pub use self::decoder::is_decoding;
 pub use self::format::Format;
-pub use self::jobs::{ImportCall, ImportProgress, ImportReport, Imports};
+pub use self::jobs::{
+    ImportCall, ImportFile, ImportJob, ImportPage, ImportProgress, ImportReport, Imports, JobLook,
+};
 #[cfg(feature = "gateway")]
 pub(crate) use self::kind::is_of_import;
 pub use self::replay::{ReplayReport, ReplaySelection, replay};

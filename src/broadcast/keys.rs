@@ -85,7 +85,7 @@ impl KeyInfo {
         }
     }
 
-    fn unknown(key: Vec<u8>, probably_seen: bool) -> Self {
+    pub(crate) fn unknown(key: Vec<u8>, probably_seen: bool) -> Self {
         Self {
             scope: None,
             key,

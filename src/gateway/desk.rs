@@ -100,8 +100,8 @@ impl Desk {
             Call::JobCancel => imports::cancel(self, asked),
             Call::KeyShow => keys::show(self, asked),
             Call::WindowShow => keys::window(self),
-            // Answered without the store.
-            Call::Alive | Call::Ready | Call::Metrics | Call::Description => {
+            // Answered by the service itself.
+            Call::Page | Call::Alive | Call::Ready | Call::Metrics | Call::Description => {
                 Err(Refusal::new(&Row::NO_ROUTE, ""))
             }
         }

@@ -1,6 +1,6 @@
 //! The jobs of a principal: asking for an import, looking at it, cancelling it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,11 +10,8 @@ use serde_json::{Value, json};
 use super::answer::{Answer, time};
 use super::desk::{Asked, Desk, identity, refused};
 use super::refusal::{Refusal, Row};
-use crate::broadcast::{
-    Answer as Broadcasted, BroadcastId, Broadcaster, Job, Jobs, State, TaskState,
-};
-use crate::error::ErrorKind;
-use crate::import::{ImportCall, ImportProgress, ImportRequest, is_under_way, principal_of};
+use crate::broadcast::{Answer as Broadcasted, BroadcastId, Broadcaster, Job, State, TaskState};
+use crate::import::{ImportCall, ImportJob, ImportRequest, JobLook, is_under_way, principal_of};
 
 /// Most jobs of one page, and how many there are where nothing is asked.
 const PAGE_MAX: u64 = 1000;
@@ -51,8 +48,7 @@ impl Wanted {
     }
 }
 
-/// Asks for an import. A job of the key that failed is tried again where the client wants that, and
-/// one that stopped goes on.
+/// Asks for an import.
 pub(crate) fn submit(
     desk: &Desk,
     asked: &Asked,
@@ -61,142 +57,70 @@ pub(crate) fn submit(
 ) -> Result<(Broadcaster, Broadcasted), Refusal> {
     let request = wanted.request(desk)?;
     let broadcaster = desk.broadcaster()?;
-    let call = ImportCall::of(&*asked.principal).key(asked.key.clone()).wait(Some(wait));
+    let call = ImportCall::of(&*asked.principal)
+        .key(asked.key.clone())
+        .wait(Some(wait))
+        .retry_failed(asked.retry_failed);
     let answer = desk.imports.submit(&broadcaster, request, &call).map_err(|e| refused(&e))?;
-    if answer.duplicated {
-        let jobs = broadcaster.jobs();
-        let failed = |job: &Arc<Job>| matches!(job.over, Some((false, _)));
-        if asked.retry_failed && jobs.get(answer.id).as_ref().is_some_and(failed) {
-            jobs.wait(answer.id, Some(wait)).map_err(|e| refused(&e))?;
-            match jobs.reattempt(answer.id, Some(wait)) {
-                // Another request was faster.
-                Err(e)
-                    if e.kind() == ErrorKind::InvalidInput
-                        && jobs.get(answer.id).is_some_and(|job| !failed(&job)) => {}
-                begun => drop(begun.map_err(|e| refused(&e))?),
-            }
-        }
-        if jobs.get(answer.id).is_some_and(|job| job.over.is_none()) {
-            desk.imports.drive(answer.id, &jobs);
-        }
-    }
     Ok((broadcaster, answer))
 }
 
 /// What is told of a job.
 #[derive(Debug)]
 pub(crate) struct Told {
-    pub(crate) id: BroadcastId,
-    pub(crate) collection: String,
-    pub(crate) phase: JobPhase,
-    pub(crate) percent: u8,
-    pub(crate) rows: u64,
-    pub(crate) rows_total: Option<u64>,
-    pub(crate) reason: String,
-    pub(crate) attempt: u32,
-    pub(crate) files: Vec<ToldFile>,
-    pub(crate) made_at_ms: u64,
-    pub(crate) over_at_ms: Option<u64>,
+    pub(crate) job: ImportJob,
     pub(crate) expires_at_ms: Option<u64>,
 }
 
-/// What is told of a file of a job.
-#[derive(Debug)]
-pub(crate) struct ToldFile {
-    /// As its request named it, where that may be said.
-    pub(crate) path: String,
-    pub(crate) bytes: Option<u64>,
-    pub(crate) rows: u64,
-    pub(crate) rows_total: Option<u64>,
-}
-
 impl Told {
-    fn of(job: &Job, expires_at_ms: Option<u64>, live: Option<ImportProgress>) -> Self {
-        let said = job.state.as_ref();
-        let live = live.filter(|_| job.over.is_none());
-        let asked = ImportRequest::decode(&job.accepted.payload).ok().map(|(request, _)| request);
-        let phase = match live {
-            // What is recorded is terminal, or further on.
-            Some(live) if job.end.is_none() => live.phase.min(JobPhase::Importing),
-            _ => job.phase(),
+    /// What is told of a job whose end is durable, or is told as one that has not ended.
+    fn of(mut job: ImportJob, broadcaster: &Broadcaster, wait: Duration) -> Self {
+        if job.over_at_ms.is_some() && broadcaster.jobs().wait(job.id, Some(wait)).is_err() {
+            (job.phase, job.over_at_ms, job.progress) = (JobPhase::Committing, None, 99);
+        }
+        // Those of the command line are absolute, and no affair of a client.
+        let hidden = |path: &mut PathBuf| {
+            let path = path.is_absolute().then(|| std::mem::replace(path, HIDDEN.into()));
+            path.map(|path| path.display().to_string())
         };
-        let percent = match (job.over, live) {
-            (Some(_), _) => 100,
-            (None, Some(live)) => live.percent,
-            (None, None) => said.map_or(0, |said| said.progress),
-        };
-        let rows = live.map_or_else(|| said.map_or(0, |said| said.rows), |live| live.rows);
-        let planned = job.plan.as_ref();
-        let total = planned.map(|plan| plan.files.iter().map(|file| file.rows).sum());
-        let mut left = rows;
-        let files = match (planned, &asked) {
-            (Some(plan), _) => plan
-                .files
-                .iter()
-                .map(|file| {
-                    let rows = left.min(file.rows);
-                    left -= rows;
-                    let (bytes, rows_total) = (Some(file.bytes), Some(file.rows));
-                    ToldFile { path: shown(Path::new(&file.path)), bytes, rows, rows_total }
-                })
-                .collect(),
-            (None, Some(request)) => request
-                .paths()
-                .map(|path| ToldFile { path: shown(path), bytes: None, rows: 0, rows_total: None })
-                .collect(),
-            (None, None) => Vec::new(),
-        };
-        let mut reason = job.reason().to_owned();
-        for path in asked.iter().flat_map(ImportRequest::paths) {
-            if path.is_absolute() {
-                reason = reason.replace(&path.display().to_string(), HIDDEN);
+        let hidden: Vec<String> =
+            job.files.iter_mut().filter_map(|file| hidden(&mut file.path)).collect();
+        let reasons = job.files.iter_mut().map(|file| &mut file.reason);
+        for reason in reasons.chain([&mut job.reason]).chain(&mut job.stopped) {
+            for path in &hidden {
+                *reason = reason.replace(path, HIDDEN);
             }
         }
-        Self {
-            id: job.id(),
-            collection: asked.as_ref().map(|asked| asked.collection.clone()).unwrap_or_default(),
-            phase,
-            percent,
-            rows,
-            rows_total: total.or_else(|| live.and_then(|live| live.rows_total)),
-            reason: if phase == JobPhase::Completed { String::new() } else { reason },
-            attempt: job.attempt,
-            files,
-            made_at_ms: job.made_at_ms,
-            over_at_ms: job.over.map(|(_, at_ms)| at_ms),
-            expires_at_ms,
-        }
-    }
-
-    /// The same, where its end is durable; while it is not, it has not ended.
-    fn settled(mut self, jobs: &Jobs, wait: Duration) -> Self {
-        if self.over_at_ms.is_some() && jobs.wait(self.id, Some(wait)).is_err() {
-            (self.phase, self.over_at_ms, self.percent) = (JobPhase::Committing, None, 99);
-        }
-        self
+        let expires_at_ms = broadcaster.read(|state, _| expiry(state, job.id));
+        Self { job, expires_at_ms }
     }
 
     fn object(&self) -> Value {
-        let files = self.files.iter().map(|file| {
+        let job = &self.job;
+        let files = job.files.iter().map(|file| {
             json!({
-                "path": file.path,
+                "path": file.path.to_string_lossy(),
+                "set": file.set,
+                "state": file.phase.name(),
                 "bytes": file.bytes,
                 "rows": file.rows,
                 "rows_total": file.rows_total,
+                "reason": file.reason,
             })
         });
         json!({
-            "job_id": self.id.to_string(),
-            "collection": self.collection,
-            "state": self.phase.name(),
-            "progress": self.percent,
-            "rows": self.rows,
-            "rows_total": self.rows_total,
-            "reason": self.reason,
-            "attempt": self.attempt,
+            "job_id": job.id.to_string(),
+            "collection": job.collection,
+            "state": job.phase.name(),
+            "progress": job.progress,
+            "rows": job.rows,
+            "rows_total": job.rows_total,
+            "reason": job.reason,
+            "stopped": job.stopped,
+            "attempt": job.attempt,
             "files": files.collect::<Vec<_>>(),
-            "made_at": time(self.made_at_ms),
-            "over_at": self.over_at_ms.map(time),
+            "made_at": time(job.made_at_ms),
+            "over_at": job.over_at_ms.map(time),
             "expires_at": self.expires_at_ms.map(time),
         })
     }
@@ -204,10 +128,6 @@ impl Told {
 
 /// What stands for a path that no client may see.
 const HIDDEN: &str = "(a file of this machine)";
-
-fn shown(path: &Path) -> String {
-    if path.is_absolute() { HIDDEN.to_owned() } else { path.display().to_string() }
-}
 
 fn expiry(state: &State, id: BroadcastId) -> Option<u64> {
     let task = state.task(id)?;
@@ -226,41 +146,71 @@ pub(crate) fn find(
     principal: &str,
     id: BroadcastId,
 ) -> Result<Told, Refusal> {
-    let (job, expires_at_ms) =
-        broadcaster.read(|state, _| (state.job(id).cloned(), expiry(state, id)));
-    match job {
-        Some(job) if principal_of(&job) == principal => {
-            let told = Told::of(&job, expires_at_ms, desk.imports.progress(id));
-            Ok(told.settled(&broadcaster.jobs(), SETTLES))
-        }
-        None if broadcaster.jobs().is_forgotten(id) => {
-            Err(Refusal::new(&Row::GONE, format!("the job {id} is kept no longer")))
-        }
-        _ => Err(Refusal::new(&Row::NOT_FOUND, format!("no job {id} is known"))),
+    let unknown = || Refusal::new(&Row::NOT_FOUND, format!("no job {id} is known"));
+    let is_others = broadcaster
+        .read(|state, _| state.job(id).is_some_and(|job| principal_of(job) != principal));
+    if is_others {
+        return Err(unknown());
+    }
+    match desk.imports.look(broadcaster, id) {
+        JobLook::Known(job) => Ok(Told::of(*job, broadcaster, SETTLES)),
+        JobLook::Gone => Err(Refusal::new(&Row::GONE, format!("job {id} is kept no longer"))),
+        JobLook::Never => Err(unknown()),
     }
 }
 
-/// Jobs of the principal, the newest first: those of a page, and how many there are in all.
-pub(crate) fn page(
-    desk: &Desk,
-    broadcaster: &Broadcaster,
-    wanted: impl Fn(&Told) -> bool,
-    principal: &str,
-    (skip, count): (usize, usize),
-) -> (Vec<Told>, usize) {
-    let all: Vec<(Arc<Job>, Option<u64>)> = broadcaster.read(|state, _| {
-        let own = state.jobs().filter(|(_, job)| principal_of(job) == principal);
-        own.map(|(id, job)| (Arc::clone(job), expiry(state, id))).collect()
-    });
-    let told = all
-        .iter()
-        .rev()
-        .map(|(job, expires_at_ms)| Told::of(job, *expires_at_ms, desk.imports.progress(job.id())));
-    let jobs = broadcaster.jobs();
-    let told = told.map(|told| told.settled(&jobs, Duration::ZERO));
-    let told: Vec<Told> = told.filter(wanted).collect();
-    let total = told.len();
-    (told.into_iter().skip(skip).take(count).collect(), total)
+/// Which jobs a client wants to see.
+#[derive(Debug)]
+pub(crate) struct Filter {
+    principal: Arc<str>,
+    /// The resource of the collection, where one is named; empty where there is none of its name.
+    collection: Option<String>,
+    state: Option<String>,
+}
+
+impl Filter {
+    pub(crate) fn new(
+        broadcaster: &Broadcaster,
+        principal: &Arc<str>,
+        collection: Option<&str>,
+        state: Option<String>,
+    ) -> Self {
+        let id_of = |name: &str| {
+            let id = broadcaster.read(|state, _| Some(state.collection_named(name)?.id));
+            id.map(|id| id.to_string()).unwrap_or_default()
+        };
+        Self { principal: Arc::clone(principal), collection: collection.map(id_of), state }
+    }
+
+    pub(crate) fn takes(&self, job: &Job) -> bool {
+        let is_of = |id: &String| {
+            let mut held = job.accepted.header.resources.iter();
+            held.any(|resource| resource.domain == "collection" && resource.key == *id)
+        };
+        principal_of(job) == &*self.principal
+            && self.collection.as_ref().is_none_or(is_of)
+            && self.state.as_ref().is_none_or(|state| *state == job.phase().name())
+    }
+
+    /// How many jobs there are.
+    pub(crate) fn count(&self, broadcaster: &Broadcaster) -> usize {
+        broadcaster.read(|state, _| state.jobs().filter(|(_, job)| self.takes(job)).count())
+    }
+
+    /// Jobs before one of them, the newest first, and where the next page begins.
+    pub(crate) fn page(
+        &self,
+        desk: &Desk,
+        broadcaster: &Broadcaster,
+        before: Option<BroadcastId>,
+        (skip, count): (usize, usize),
+    ) -> (Vec<Told>, Option<BroadcastId>) {
+        let wanted = |job: &Job| self.takes(job);
+        let all = skip.saturating_add(count);
+        let page = desk.imports.page(broadcaster, before, all, &wanted);
+        let jobs = page.jobs.into_iter().skip(skip);
+        (jobs.map(|job| Told::of(job, broadcaster, Duration::ZERO)).collect(), page.next)
+    }
 }
 
 /// `POST /v1/jobs`.
@@ -325,16 +275,13 @@ pub(crate) fn list(desk: &Desk, asked: &Asked) -> Result<Answer, Refusal> {
             Some(id)
         }
     };
-    let (collection, state) = (asked.queried("collection"), asked.queried("state"));
-    let wanted = |told: &Told| {
-        before.is_none_or(|before| told.id < before)
-            && collection.as_ref().is_none_or(|name| *name == told.collection)
-            && state.as_ref().is_none_or(|name| *name == told.phase.name())
-    };
+    let collection = asked.queried("collection");
+    let (principal, state) = (&asked.principal, asked.queried("state"));
+    let filter = Filter::new(&broadcaster, principal, collection.as_deref(), state);
     let count = usize::try_from(limit).unwrap_or(usize::MAX);
-    let (told, total) = page(desk, &broadcaster, wanted, &asked.principal, (0, count));
-    let next = told.last().filter(|_| total > told.len()).map(|told| told.id.to_string());
+    let (told, next) = filter.page(desk, &broadcaster, before, (0, count));
     let jobs: Vec<Value> = told.iter().map(Told::object).collect();
+    let next = next.map(|id| id.to_string());
     Ok(Answer::json(200, &json!({ "jobs": jobs, "next_before": next })))
 }
 

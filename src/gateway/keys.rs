@@ -7,7 +7,9 @@ use super::answer::{Answer, time};
 use super::broadcasts::pair;
 use super::desk::{Asked, Desk, refused};
 use super::refusal::{Refusal, Row};
-use crate::broadcast::{KeyInfo, KeyState, Noop, State, WindowSummary, check_client_key};
+use crate::broadcast::{
+    Broadcaster, KeyInfo, KeyState, Noop, State, WindowSummary, check_client_key,
+};
 use crate::import::key_scope;
 
 /// `GET /v1/keys/{key}`: in the scope that the query names (`type` and `scope`, or `collection`);
@@ -16,46 +18,70 @@ pub(crate) fn show(desk: &Desk, asked: &Asked) -> Result<Answer, Refusal> {
     let key = asked.part.clone().unwrap_or_default();
     check_client_key(key.as_bytes())
         .map_err(|e| Refusal::new(&Row::MALFORMED_KEY, e.to_string()))?;
-    let named = match asked.queried("scope") {
+    let scope = asked.queried("scope");
+    let named = match &scope {
         None => None,
         Some(text) => {
-            let (domain, identity) =
-                pair(&text).ok_or_else(|| Refusal::invalid("`scope`: expected DOMAIN:ID"))?;
-            Some((domain.to_owned(), identity.to_owned()))
+            Some(pair(text).ok_or_else(|| Refusal::invalid("`scope`: expected DOMAIN:ID"))?)
         }
     };
-    let of_type = asked.queried("type").unwrap_or_else(|| Noop::NAME.to_owned());
-    let collection = asked.queried("collection");
-    let of_store = |(domain, identity): (String, String)| Scope {
-        principal: asked.principal.to_string(),
-        message_type: of_type.clone(),
-        domain,
-        identity,
-        generation: 0,
-        client_key: key.clone().into_bytes(),
+    let place = match (named, asked.queried("collection")) {
+        (Some((domain, identity)), _) => {
+            let of_type = asked.queried("type").unwrap_or_else(|| Noop::NAME.to_owned());
+            Place::Scope(of_type, domain.to_owned(), identity.to_owned())
+        }
+        (None, Some(name)) => Place::Collection(name),
+        (None, None) => Place::Any,
     };
-    let broadcaster = desk.broadcaster()?;
-    let infos = broadcaster.read(|state, now_ms| {
-        let scopes: Vec<Scope> = match (named, &collection) {
-            (Some(named), _) => vec![of_store(named)],
-            (None, Some(name)) => {
-                let found = state.collection_named(name).into_iter();
-                found.map(|found| key_scope(found, &asked.principal, &key)).collect()
-            }
-            (None, None) => {
-                let of_each = |found| key_scope(found, &asked.principal, &key);
-                let all = state.collections().map(|found| of_each(found));
-                all.chain([of_store(("store".into(), "0".into()))]).collect()
-            }
-        };
-        known(state, &scopes, now_ms)
-    });
+    let infos = look(&desk.broadcaster()?, &asked.principal, &key, &place);
     let keys: Vec<Value> = infos.iter().map(object).collect();
     Ok(Answer::json(200, &json!({ "keys": keys })))
 }
 
+/// Where a key is looked up.
+#[derive(Debug)]
+pub(crate) enum Place {
+    /// In every collection and in `store:0`.
+    Any,
+    /// In the collection of a name.
+    Collection(String),
+    /// In the scope of a type, a domain and an identity.
+    Scope(String, String, String),
+}
+
+/// What is known of a key of a principal.
+pub(crate) fn look(
+    broadcaster: &Broadcaster,
+    principal: &str,
+    key: &str,
+    place: &Place,
+) -> Vec<KeyInfo> {
+    let of_store = |of_type: &str, domain: &str, identity: &str| Scope {
+        principal: principal.to_owned(),
+        message_type: of_type.to_owned(),
+        domain: domain.to_owned(),
+        identity: identity.to_owned(),
+        generation: 0,
+        client_key: key.as_bytes().to_vec(),
+    };
+    broadcaster.read(|state, now_ms| {
+        let scopes: Vec<Scope> = match place {
+            Place::Scope(of_type, domain, identity) => vec![of_store(of_type, domain, identity)],
+            Place::Collection(name) => {
+                let found = state.collection_named(name).into_iter();
+                found.map(|found| key_scope(found, principal, key)).collect()
+            }
+            Place::Any => {
+                let all = state.collections().map(|found| key_scope(found, principal, key));
+                all.chain([of_store(Noop::NAME, "store", "0")]).collect()
+            }
+        };
+        known(state, key, &scopes, now_ms)
+    })
+}
+
 /// What is known in some scopes; of a key that is known in none, one that is not.
-fn known(state: &State, scopes: &[Scope], now_ms: u64) -> Vec<KeyInfo> {
+fn known(state: &State, key: &str, scopes: &[Scope], now_ms: u64) -> Vec<KeyInfo> {
     let all = scopes.iter().map(|scope| KeyInfo::of(state, scope, now_ms));
     let (known, unknown): (Vec<KeyInfo>, Vec<KeyInfo>) =
         all.partition(|info| info.state != KeyState::Unknown);
@@ -63,7 +89,8 @@ fn known(state: &State, scopes: &[Scope], now_ms: u64) -> Vec<KeyInfo> {
         return known;
     }
     // One that was probably seen says more.
-    unknown.into_iter().max_by_key(|info| info.probably_seen).into_iter().collect()
+    let unknown = unknown.into_iter().max_by_key(|info| info.probably_seen);
+    vec![unknown.unwrap_or_else(|| KeyInfo::unknown(key.as_bytes().to_vec(), false))]
 }
 
 /// A key as the command line shows it.

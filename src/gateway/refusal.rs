@@ -182,7 +182,12 @@ impl Refusal {
             answer = answer.header("allow", allow);
         }
         if *self.row == Row::UNAUTHENTICATED {
-            answer = answer.header("www-authenticate", "Bearer");
+            // A browser asks for a password by it, which the page takes.
+            let ways = match dialect {
+                Dialect::Problem => "Bearer, Basic realm=\"oncelog\"",
+                Dialect::Vectordb => "Bearer",
+            };
+            answer = answer.header("www-authenticate", ways);
         }
         answer
     }

@@ -3,6 +3,7 @@
 /// What a route does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
+    Page,
     Alive,
     Ready,
     Metrics,
@@ -48,6 +49,7 @@ const fn keyed(path: &'static str, call: Call) -> Route {
 
 /// Every route.
 pub(crate) const ROUTES: &[Route] = &[
+    get("/", Call::Page),
     get("/healthz", Call::Alive),
     get("/readyz", Call::Ready),
     get("/metrics", Call::Metrics),
@@ -165,7 +167,8 @@ mod tests {
         check("GET", "/v1/jobs/7", Some((Call::JobShow, Some("7"))));
         check("POST", "/v1/jobs/7/cancel", Some((Call::JobCancel, Some("7"))));
         check("GET", "/v1/keys/a%2Fb%25", Some((Call::KeyShow, Some("a/b%"))));
-        for path in ["/", "", "/v1/jobs/", "/v1/jobs/7/", "/v1//jobs", "/healthz/", "/v1/keys/%f"] {
+        for path in ["//", "", "/v1/jobs/", "/v1/jobs/7/", "/v1//jobs", "/healthz/", "/v1/keys/%f"]
+        {
             check("GET", path, None);
         }
         check("GET", "/v2/vectordb/jobs/import/create", None);

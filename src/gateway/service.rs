@@ -9,18 +9,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hyper::body::Incoming;
-use hyper::header::{AUTHORIZATION, HeaderName};
+use hyper::header::HeaderName;
 use hyper::{HeaderMap, Request};
 
 use super::answer::{Answer, Dialect};
 use super::calls::Calls;
+use super::credentials::token_of;
 use super::desk::{Asked, Desk, refused};
 use super::exposition::Exposition;
+use super::history::History;
 use super::limits::Limits;
 use super::refusal::{Refusal, Row};
 use super::routes::{Call, Found, Route, find};
 use super::tokens::Tokens;
-use super::{body, key, openapi};
+use super::{body, key, openapi, page};
 
 const PREFER: HeaderName = HeaderName::from_static("prefer");
 const RETRY: HeaderName = HeaderName::from_static("idempotency-retry");
@@ -34,6 +36,7 @@ pub(crate) struct Service {
     tokens: Tokens,
     calls: Calls,
     exposition: Arc<Exposition>,
+    history: Arc<History>,
     is_draining: AtomicBool,
 }
 
@@ -41,8 +44,8 @@ impl Service {
     pub(crate) fn new(desk: Desk, tokens: Tokens) -> Self {
         let calls = Calls::new(desk.limits.waiting_max);
         let exposition = Arc::new(Exposition::new());
-        let is_draining = AtomicBool::new(false);
-        Self { desk: Arc::new(desk), tokens, calls, exposition, is_draining }
+        let (history, is_draining) = (Arc::default(), AtomicBool::new(false));
+        Self { desk: Arc::new(desk), tokens, calls, exposition, history, is_draining }
     }
 
     pub(crate) fn limits(&self) -> &Limits {
@@ -52,6 +55,14 @@ impl Service {
     /// From here on it says that it is not ready.
     pub(crate) fn drain(&self) {
         self.is_draining.store(true, Ordering::Relaxed);
+    }
+
+    /// Looks at the window, for its history; before the store is open there is none.
+    pub(crate) async fn sample(&self) {
+        let (desk, history) = (Arc::clone(&self.desk), Arc::clone(&self.history));
+        let look = move || desk.broadcaster().map(|broadcaster| history.look(&broadcaster));
+        // One look more or less changes nothing.
+        drop(self.calls.look(look).await);
     }
 
     /// Answers a request.
@@ -77,7 +88,8 @@ impl Service {
                 _ => {}
             }
         }
-        let principal = self.principal(&head.headers)?;
+        let is_page = matches!(&found, Found::Route(route, _) if route.call == Call::Page);
+        let principal = self.principal(&head.headers, is_page)?;
         self.check_head(&head)?;
         let (route, part) = match found {
             Found::Route(route, part) => (route, part),
@@ -105,6 +117,10 @@ impl Service {
                 };
                 self.calls.look(scrape).await
             }
+            Call::Page => {
+                let history = Arc::clone(&self.history);
+                self.calls.look(move || page::show(&desk, &asked, &history)).await
+            }
             Call::Description => Ok(Answer::of(200, "application/json", openapi::TEXT)),
             Call::VectordbCreate | Call::BroadcastCreate | Call::JobCreate | Call::JobCancel => {
                 self.calls.wait(move || desk.perform(call, &asked)).await
@@ -125,14 +141,10 @@ impl Service {
     }
 
     /// The principal of the credentials.
-    fn principal(&self, headers: &HeaderMap) -> Result<Arc<str>, Refusal> {
+    fn principal(&self, headers: &HeaderMap, takes_basic: bool) -> Result<Arc<str>, Refusal> {
         let refusal = || Refusal::new(&Row::UNAUTHENTICATED, "");
-        let mut values = headers.get_all(AUTHORIZATION).iter();
-        let (Some(value), None) = (values.next(), values.next()) else { return Err(refusal()) };
-        let token = value.as_bytes().split_at_checked(7).and_then(|(scheme, token)| {
-            scheme.eq_ignore_ascii_case(b"Bearer ").then(|| token.trim_ascii())
-        });
-        token.and_then(|token| self.tokens.principal_of(token)).ok_or_else(refusal)
+        let token = token_of(headers, takes_basic);
+        token.and_then(|token| self.tokens.principal_of(&token)).ok_or_else(refusal)
     }
 
     fn check_head(&self, head: &hyper::http::request::Parts) -> Result<(), Refusal> {

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::answer::{Answer, time};
 use super::body::{Members, wrong};
 use super::desk::{Asked, Desk, identity};
-use super::imports::{self, Told, Wanted};
+use super::imports::{self, Filter, Told, Wanted};
 use super::refusal::{Refusal, Row};
 
 /// Jobs of one page where nothing is asked, and at most.
@@ -106,34 +106,37 @@ fn state(phase: JobPhase) -> &'static str {
 }
 
 fn progress(told: &Told) -> Value {
-    let state = state(told.phase);
-    let over_at = told.over_at_ms.map(time).unwrap_or_default();
-    let total = told.rows_total.unwrap_or_default();
-    let details: Vec<Value> = (told.files.iter())
+    let job = &told.job;
+    let over_at = job.over_at_ms.map(time).unwrap_or_default();
+    let details: Vec<Value> = (job.files.iter())
         .map(|file| {
             let all = file.rows_total.unwrap_or_default();
-            let percent = match (told.over_at_ms, all) {
+            let percent = match (job.over_at_ms, all) {
                 (Some(_), _) => 100,
                 (None, 0) => 0,
                 (None, all) => file.rows.saturating_mul(100) / all,
             };
-            json!({
-                "fileName": file.path,
+            let mut detail = json!({
+                "fileName": file.path.to_string_lossy(),
                 "fileSize": file.bytes.unwrap_or_default(),
                 "progress": percent,
                 "completeTime": over_at,
-                "state": state,
+                "state": state(file.phase),
                 "importedRows": file.rows,
                 "totalRows": all,
-            })
+            });
+            if let Some(members) = detail.as_object_mut().filter(|_| !file.reason.is_empty()) {
+                members.insert("reason".into(), json!(file.reason));
+            }
+            detail
         })
         .collect();
-    let bytes: u64 = told.files.iter().filter_map(|file| file.bytes).sum();
+    let bytes: u64 = job.files.iter().filter_map(|file| file.bytes).sum();
     let mut data = record(told);
-    data.insert("createTime".into(), json!(time(told.made_at_ms)));
+    data.insert("createTime".into(), json!(time(job.made_at_ms)));
     data.insert("completeTime".into(), json!(over_at));
-    data.insert("importedRows".into(), json!(told.rows));
-    data.insert("totalRows".into(), json!(total));
+    data.insert("importedRows".into(), json!(job.rows));
+    data.insert("totalRows".into(), json!(job.rows_total.unwrap_or_default()));
     data.insert("fileSize".into(), json!(bytes));
     data.insert("details".into(), json!(details));
     data.insert("expiresAt".into(), json!(told.expires_at_ms.map(time)));
@@ -141,14 +144,16 @@ fn progress(told: &Told) -> Value {
 }
 
 /// What a list says of a job.
-fn record(told: &Told) -> Map<String, Value> {
+fn record(Told { job, .. }: &Told) -> Map<String, Value> {
     let mut record = Map::new();
-    record.insert("jobId".into(), json!(told.id.to_string()));
-    record.insert("collectionName".into(), json!(told.collection));
-    record.insert("state".into(), json!(state(told.phase)));
-    record.insert("progress".into(), json!(told.percent));
-    if !told.reason.is_empty() {
-        record.insert("reason".into(), json!(told.reason));
+    record.insert("jobId".into(), json!(job.id.to_string()));
+    record.insert("collectionName".into(), json!(job.collection));
+    record.insert("state".into(), json!(state(job.phase)));
+    record.insert("progress".into(), json!(job.progress));
+    // Why it failed, or why nothing goes on.
+    let reason = job.stopped.as_ref().unwrap_or(&job.reason);
+    if !reason.is_empty() {
+        record.insert("reason".into(), json!(reason));
     }
     record
 }
@@ -166,12 +171,16 @@ pub(crate) fn list(desk: &Desk, asked: &Asked) -> Result<Answer, Refusal> {
         return Err(wrong("currentPage", "at least 1"));
     }
     let name = members.text("collectionName")?;
-    let wanted = |told: &Told| name.is_none_or(|name| name == told.collection);
     let count = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
     let skip = count(number.saturating_sub(1).saturating_mul(size));
     let broadcaster = desk.broadcaster()?;
-    let (jobs, total) =
-        imports::page(desk, &broadcaster, wanted, &asked.principal, (skip, count(size)));
+    let filter = Filter::new(&broadcaster, &asked.principal, name, None);
+    let total = filter.count(&broadcaster);
+    let jobs = if skip < total {
+        filter.page(desk, &broadcaster, None, (skip, count(size))).0
+    } else {
+        Vec::new()
+    };
     let records: Vec<Value> = jobs.iter().map(|told| Value::Object(record(told))).collect();
     Ok(answered(&json!({
         "records": records,

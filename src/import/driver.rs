@@ -22,7 +22,7 @@ use oncelog_format::control::{Collection, JobPhase, JobState, PchannelEnd};
 use oncelog_format::message::{BroadcastId, SliceStamp};
 
 use super::jobs::Watch;
-use super::plan::Plan;
+use super::plan::{self, Plan};
 use super::replay::unify::Unified;
 use super::request::ImportRequest;
 use super::roots::Origin;
@@ -70,15 +70,23 @@ pub(crate) fn drive(id: BroadcastId, jobs: &Jobs, watch: &Watch) -> Result<()> {
     let driver = Driver { id, attempt: job.attempt, jobs, watch };
     match driver.work(&job) {
         Ok(rows) => {
-            driver.record_before_end(JobPhase::Committing, (APPENDED, rows), "")?;
+            driver.record_before_end(JobPhase::Committing, (APPENDED, rows), ("", Vec::new()))?;
             driver.end(true)
         }
         Err(Halt::Failed(error)) => {
-            driver.record_before_end(JobPhase::Failed, (100, 0), &told(&error))?;
+            let fault = fault_of(&job, &error);
+            driver.record_before_end(JobPhase::Failed, (100, 0), (&told(&error), fault))?;
             driver.end(false)
         }
         Err(Halt::Stopped(error)) => Err(error),
     }
+}
+
+/// Which file of a job an error is about, as its record says it.
+fn fault_of(job: &Job, error: &Error) -> Vec<u8> {
+    let Ok((request, _)) = ImportRequest::decode(&job.accepted.payload) else { return Vec::new() };
+    let number = request.paths().position(|path| error.path() == Some(path));
+    number.map(plan::fault).unwrap_or_default()
 }
 
 /// An error with its place and causes, in one line.
@@ -134,7 +142,7 @@ impl Driver<'_> {
         origin: &Origin,
         collection: &Collection,
     ) -> Step<(Plan, Vec<PchannelEnd>)> {
-        self.record(JobPhase::PreImporting, 0, 0, "").map_err(Halt::Stopped)?;
+        self.record(JobPhase::PreImporting, 0, 0).map_err(Halt::Stopped)?;
         let total: u64 = request.paths().map(|path| size_of(origin, path)).sum();
         let mut read = 0_u64;
         let mut report = |bytes: u64| {
@@ -159,7 +167,7 @@ impl Driver<'_> {
         let record = plan.record(self.id, self.attempt, vchannels, from.clone());
         let record = record.map_err(Halt::Failed)?;
         self.jobs.plan(record).map_err(Halt::Stopped)?;
-        self.record(JobPhase::Importing, SURVEYED, 0, "").map_err(Halt::Stopped)?;
+        self.record(JobPhase::Importing, SURVEYED, 0).map_err(Halt::Stopped)?;
         Ok((plan, from))
     }
 
@@ -258,7 +266,7 @@ impl Driver<'_> {
                 if percent >= recorded + RECORD_STEP && percent < APPENDED {
                     recorded = percent;
                     let rows = slice.rows_behind;
-                    let done = self.record(JobPhase::Importing, percent, rows, "");
+                    let done = self.record(JobPhase::Importing, percent, rows);
                     done.map_err(Halt::Stopped)?;
                 }
             }
@@ -310,7 +318,16 @@ impl Driver<'_> {
         }
     }
 
-    fn record(&self, phase: JobPhase, progress: u64, rows: u64, reason: &str) -> Result<()> {
+    fn record(&self, phase: JobPhase, progress: u64, rows: u64) -> Result<()> {
+        self.record_with(phase, (progress, rows), ("", Vec::new()))
+    }
+
+    fn record_with(
+        &self,
+        phase: JobPhase,
+        (progress, rows): (u64, u64),
+        (reason, detail): (&str, Vec<u8>),
+    ) -> Result<()> {
         let progress = percent(progress);
         self.watch.set(phase, u64::from(progress), rows);
         self.jobs.record(JobState {
@@ -320,7 +337,7 @@ impl Driver<'_> {
             progress,
             rows,
             reason: reason.to_owned(),
-            detail: Vec::new(),
+            detail,
         })
     }
 
@@ -329,10 +346,10 @@ impl Driver<'_> {
     fn record_before_end(
         &self,
         phase: JobPhase,
-        (progress, rows): (u64, u64),
-        reason: &str,
+        done: (u64, u64),
+        (reason, detail): (&str, Vec<u8>),
     ) -> Result<()> {
-        match self.record(phase, progress, rows, reason) {
+        match self.record_with(phase, done, (reason, detail)) {
             Err(e) if e.kind() == ErrorKind::StoreFull => {
                 let job = self.id.0;
                 tracing::warn!(job, reason, error = %e, "a job ends without a record of it");

@@ -1,19 +1,21 @@
 //! Imports of a store: asking for one, following it, cancelling it.
 //!
-//! [`Imports`] owns the threads that drive jobs, one a running job. They begin where the records of
-//! the job end, whoever began it, and end with it or with the store.
+//! [`Imports`] owns the threads that drive jobs, a bounded number of them (`pool`), and tells of
+//! jobs (`look`).
 
-use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
+mod look;
+mod pool;
+
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use oncelog_format::control::JobPhase;
 use oncelog_format::message::BroadcastId;
 
+pub use self::look::{ImportFile, ImportJob, ImportPage, JobLook};
+pub(crate) use self::pool::Watch;
+use self::pool::{Entry, JOBS_AT_ONCE, Pool};
 use super::asking;
-use super::driver;
 use super::kind;
 use super::plan::is_changed;
 use super::request::ImportRequest;
@@ -116,35 +118,12 @@ impl Default for Imports {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shared {
     slice_rows_max: u32,
+    jobs_at_once: usize,
     roots: Option<ImportRoots>,
-    jobs: Mutex<Running>,
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct Running {
-    jobs: HashMap<BroadcastId, Entry>,
-    closing: bool,
-}
-
-#[derive(Debug)]
-struct Entry {
-    progress: ImportProgress,
-    cancelled: bool,
-    /// Why the driver stopped, until it is started again.
-    stopped: Option<Error>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Entry {
-    const fn new() -> Self {
-        let phase = JobPhase::Pending;
-        let progress = ImportProgress { phase, percent: 0, rows: 0, rows_total: None };
-        Self { progress, cancelled: false, stopped: None, thread: None }
-    }
+    pool: Pool,
 }
 
 /// Longest sleep of a follower between two looks.
@@ -163,16 +142,29 @@ impl Imports {
     pub fn with_slice_rows(rows: u32) -> Self {
         // Slices are sized by windows of powers of two.
         let slice_rows_max = 1 << rows.clamp(1, SLICE_ROWS).ilog2();
-        Self { shared: Arc::new(Shared { slice_rows_max, ..Shared::default() }) }
+        Self::of(slice_rows_max, JOBS_AT_ONCE, None)
+    }
+
+    fn of(slice_rows_max: u32, jobs_at_once: usize, roots: Option<ImportRoots>) -> Self {
+        let pool = Pool::default();
+        Self { shared: Arc::new(Shared { slice_rows_max, jobs_at_once, roots, pool }) }
     }
 
     /// The same, for requests that may name files below these roots alone.
     #[must_use]
     pub fn below(self, roots: ImportRoots) -> Self {
-        let slice_rows_max = self.shared.slice_rows_max;
-        Self {
-            shared: Arc::new(Shared { slice_rows_max, roots: Some(roots), ..Shared::default() }),
-        }
+        Self::of(self.shared.slice_rows_max, self.shared.jobs_at_once, Some(roots))
+    }
+
+    /// The same, with so many jobs driven at once (4 where nothing else is asked for, 1 at least);
+    /// the others wait for one of them to end.
+    #[must_use]
+    pub fn at_once(self, jobs: usize) -> Self {
+        Self::of(self.shared.slice_rows_max, jobs.max(1), self.shared.roots.clone())
+    }
+
+    fn pool(&self) -> &Pool {
+        &self.shared.pool
     }
 
     /// The roots that requests are held to.
@@ -186,12 +178,13 @@ impl Imports {
         kind::types(self)
     }
 
-    /// Asks for an import; answers when its job exists, or with the original's answer.
+    /// Asks for an import; answers when its job exists, or with the original's answer. A job of the
+    /// key that failed is tried again where the call says so, and one that stopped goes on.
     ///
     /// # Errors
     ///
     /// `InvalidInput` for what the request alone shows, which consumes no key; else as
-    /// [`Broadcaster::submit`].
+    /// [`Broadcaster::submit`], and as [`Jobs::reattempt`].
     ///
     /// # Durability
     ///
@@ -214,7 +207,19 @@ impl Imports {
         if let Some(key) = &call.key {
             check_client_key(key.as_bytes())?;
         }
-        asking::submit(broadcaster, &request, call)
+        let (clock, jobs) = (SystemClock::default(), broadcaster.jobs());
+        let start = clock.monotonic();
+        let answer = asking::submit(broadcaster, &request, call)?;
+        if answer.duplicated {
+            if call.retry_failed && is_failed(&jobs, answer.id) {
+                let waited = clock.monotonic().saturating_sub(start);
+                retry(&jobs, answer.id, call.wait.map(|wait| wait.saturating_sub(waited)))?;
+            }
+            if jobs.get(answer.id).is_some_and(|job| job.over.is_none()) {
+                self.drive(answer.id, &jobs);
+            }
+        }
+        Ok(answer)
     }
 
     /// Runs an import to its end.
@@ -239,11 +244,7 @@ impl Imports {
         let answer = self.submit(broadcaster, request, call)?;
         let left = || call.wait.map(|wait| wait.saturating_sub(clock.monotonic() - start));
         let jobs = broadcaster.jobs();
-        let mut job = self.follow(&jobs, answer.id, &left, on_progress)?;
-        if call.retry_failed && job.phase() == JobPhase::Failed {
-            jobs.reattempt(answer.id, left())?;
-            job = self.follow(&jobs, answer.id, &left, on_progress)?;
-        }
+        let job = self.follow(&jobs, answer.id, &left, on_progress)?;
         Ok(self.report(&answer, &job))
     }
 
@@ -298,8 +299,8 @@ impl Imports {
                 let what = format!("the job {id} still runs");
                 return Err(Error::new(ErrorKind::InFlight, what));
             }
-            let running = self.lock();
-            let waited = self.shared.changed.wait_timeout(running, wait);
+            let running = self.pool().lock();
+            let waited = self.pool().changed.wait_timeout(running, wait);
             let (mut running, _) = waited.unwrap_or_else(PoisonError::into_inner);
             let Some(entry) = running.jobs.get_mut(&id) else {
                 if running.closing {
@@ -323,7 +324,7 @@ impl Imports {
     /// How far a job is that runs in this process.
     #[must_use]
     pub fn progress(&self, job: BroadcastId) -> Option<ImportProgress> {
-        self.lock().jobs.get(&job).map(|entry| entry.progress)
+        self.pool().lock().jobs.get(&job).map(|entry| entry.progress)
     }
 
     /// Cancels a job: its attempt is aborted, unless its commit was accepted before. Returns when
@@ -348,140 +349,25 @@ impl Imports {
         if found.over.is_some() {
             return Ok(found);
         }
-        self.lock().jobs.entry(job).or_insert_with(Entry::new).cancelled = true;
+        self.pool().lock().jobs.entry(job).or_insert_with(Entry::new).cancelled = true;
         let clock = SystemClock::default();
         let start = clock.monotonic();
         let left = || wait.map(|wait| wait.saturating_sub(clock.monotonic() - start));
         self.follow(&jobs, job, &left, &mut |_| {})
     }
-
-    /// Starts the driver of a job, unless it runs.
-    pub(crate) fn drive(&self, job: BroadcastId, jobs: &Jobs) {
-        let mut running = self.lock();
-        if running.closing {
-            return;
-        }
-        let entry = running.jobs.entry(job).or_insert_with(Entry::new);
-        if entry.thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
-            return;
-        }
-        entry.stopped = None;
-        jobs.going(job);
-        let (imports, own) = (self.clone(), jobs.clone());
-        let thread = thread::Builder::new()
-            .name(format!("import-{job}"))
-            .spawn(move || imports.run_driver(job, &own));
-        match thread {
-            Ok(thread) => entry.thread = Some(thread),
-            Err(e) => {
-                let what = "a thread for an import cannot be started";
-                let error = Error::new(ErrorKind::Io, what).with_source(e);
-                jobs.stopped(job, error.clone());
-                entry.stopped = Some(error);
-            }
-        }
-    }
-
-    fn run_driver(&self, job: BroadcastId, jobs: &Jobs) {
-        let watch = Watch { imports: self.clone(), job };
-        let ended = catch_unwind(AssertUnwindSafe(|| driver::drive(job, jobs, &watch)));
-        let mut running = self.lock();
-        let is_done = matches!(ended, Ok(Ok(())));
-        match ended {
-            Ok(Ok(())) => {
-                running.jobs.remove(&job);
-            }
-            Ok(Err(error)) => watch.stopped(&mut running, jobs, error),
-            Err(_) => {
-                let error = Error::new(ErrorKind::Io, "the driver of an import panicked");
-                watch.stopped(&mut running, jobs, error);
-            }
-        }
-        drop(running);
-        self.shared.changed.notify_all();
-        // Whoever began another attempt meanwhile found this thread still there.
-        if is_done && jobs.get(job).is_some_and(|job| job.over.is_none()) {
-            self.drive(job, jobs);
-        }
-    }
-
-    /// Ends all drivers and waits for them; jobs stay as they are.
-    pub(crate) fn stop(&self) {
-        let threads: Vec<JoinHandle<()>> = {
-            let mut running = self.lock();
-            running.closing = true;
-            running.jobs.values_mut().filter_map(|entry| entry.thread.take()).collect()
-        };
-        for thread in threads {
-            // A driver's panic was caught and told within its thread.
-            drop(thread.join());
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Running> {
-        self.shared.jobs.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
-/// What a driver tells and asks while it works.
-#[derive(Debug)]
-pub(crate) struct Watch {
-    imports: Imports,
-    job: BroadcastId,
+fn is_failed(jobs: &Jobs, job: BroadcastId) -> bool {
+    jobs.get(job).is_some_and(|job| matches!(job.over, Some((false, _))))
 }
 
-impl Watch {
-    /// Tells how far the job is.
-    pub(crate) fn set(&self, phase: JobPhase, percent: u64, rows: u64) {
-        let mut running = self.imports.lock();
-        if let Some(entry) = running.jobs.get_mut(&self.job) {
-            let percent = u8::try_from(percent.min(100)).unwrap_or(100);
-            entry.progress = ImportProgress { phase, percent, rows, ..entry.progress };
-        }
-        drop(running);
-        self.imports.shared.changed.notify_all();
-    }
-
-    /// Tells how many rows there will be.
-    pub(crate) fn expect(&self, rows: u64) {
-        if let Some(entry) = self.imports.lock().jobs.get_mut(&self.job) {
-            entry.progress.rows_total = Some(rows);
-        }
-    }
-
-    /// Fails when the job was cancelled, or the store is being closed.
-    pub(crate) fn go_on(&self) -> Result<()> {
-        let running = self.imports.lock();
-        if running.closing {
-            return Err(Error::new(ErrorKind::Closed, "the store is being closed"));
-        }
-        if running.jobs.get(&self.job).is_some_and(|entry| entry.cancelled) {
-            return Err(Error::new(ErrorKind::InvalidInput, "the job was cancelled"));
-        }
-        Ok(())
-    }
-
-    /// Whether the store is being closed.
-    pub(crate) fn is_stopping(&self) -> bool {
-        self.imports.lock().closing
-    }
-
-    /// Where the paths of a request begin.
-    pub(crate) fn origin(&self, request: &ImportRequest) -> Result<Origin> {
-        Origin::of(request.root(), self.imports.roots())
-    }
-
-    /// Most rows of a slice.
-    pub(crate) fn slice_rows_max(&self) -> u32 {
-        self.imports.shared.slice_rows_max
-    }
-
-    fn stopped(&self, running: &mut Running, jobs: &Jobs, error: Error) {
-        if let Some(entry) = running.jobs.get_mut(&self.job) {
-            // Under the lock under which another driver begins: what is told last is so.
-            jobs.stopped(self.job, error.clone());
-            entry.stopped = Some(error);
-        }
+/// Begins the next attempt of a job that failed, unless another call was faster.
+fn retry(jobs: &Jobs, job: BroadcastId, wait: Option<Duration>) -> Result<()> {
+    // Its end may have been handed over and not be durable yet.
+    jobs.wait(job, wait)?;
+    match jobs.reattempt(job, wait) {
+        Err(e) if e.kind() == ErrorKind::InvalidInput && !is_failed(jobs, job) => Ok(()),
+        begun => begun.map(drop),
     }
 }
 
@@ -493,6 +379,8 @@ mod crash;
 mod full;
 #[cfg(test)]
 mod halts;
+#[cfg(test)]
+mod listed;
 #[cfg(all(test, planted))]
 mod planted;
 #[cfg(test)]

@@ -255,6 +255,17 @@ fn identity(file: &PlanFile) -> Identity {
     Identity { bytes: file.bytes, mtime_ns, inode: file.inode }
 }
 
+/// What the record of a failed attempt says of the file at fault, by its number.
+pub(crate) fn fault(number: usize) -> Vec<u8> {
+    u32::try_from(number).map_or_else(|_| Vec::new(), |number| number.to_le_bytes().to_vec())
+}
+
+/// The number of the file at fault; `None` where no file is.
+pub(crate) fn fault_of(detail: &[u8]) -> Option<usize> {
+    let number = u32::from_le_bytes(detail.try_into().ok()?);
+    usize::try_from(number).ok()
+}
+
 /// Whether a file is by now unlike its plan: another content, or none. Its bytes are read only
 /// where size and times do not tell.
 pub(crate) fn is_changed(file: &PlanFile, origin: &Origin) -> bool {

@@ -2,14 +2,11 @@
 
 Usage: import.py PROGRAM; prints a line for each check, and stops at the first that fails.
 """
-import json
 import logging
 import os
 import pathlib
 import shutil
-import subprocess
 import sys
-import tempfile
 import time
 
 from pymilvus import CollectionSchema, DataType, FieldSchema
@@ -18,34 +15,9 @@ from pymilvus.bulk_writer import (
 )
 from pymilvus.exceptions import MilvusException
 
-TOKEN = "root:Milvus"
+from server import TOKEN, Server
+
 DATA = pathlib.Path(__file__).parents[2] / "examples/data"
-
-
-class Server:
-    """A server on a store of its own; ends with the block."""
-
-    def __init__(self, program):
-        self.home = pathlib.Path(tempfile.mkdtemp(prefix="oncelog-clients-"))
-        self.root = self.home / "root"
-        self.root.mkdir()
-        tokens = self.home / "tokens"
-        tokens.touch(mode=0o600)
-        tokens.write_text(TOKEN + "\n")
-        self.child = subprocess.Popen(
-            [program, "serve", self.home / "store", "--json", "--listen", "127.0.0.1:0",
-             "--import-root", self.root, "--token-file", tokens],
-            stdout=subprocess.PIPE, text=True)
-        self.url = json.loads(self.child.stdout.readline())["url"]
-        assert json.loads(self.child.stdout.readline())["did"] == "ready"
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.child.terminate()
-        assert self.child.wait(60) == 0, "the server did not end well"
-        shutil.rmtree(self.home)
 
 
 def keyed(key):

@@ -7,6 +7,7 @@ mod ends;
 mod jobs;
 mod keyed;
 mod limits;
+mod page;
 mod paths;
 mod shapes;
 mod tls;

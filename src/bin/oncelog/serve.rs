@@ -58,9 +58,10 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
     let roots = ImportRoots::open(&service.import_roots)?;
     let threads = gateway.blocking_threads_max().saturating_add(OWN_THREADS);
     let runtime = runtime(threads)?;
+    let at_once = usize::try_from(service.jobs_at_once).unwrap_or(usize::MAX);
     // Before the address is told, so that who ends it then is heard.
     let signals = runtime.block_on(async { Signals::new() })?;
-    let imports = Imports::new().below(roots);
+    let imports = Imports::new().below(roots).at_once(at_once);
     let logs = oncelog::Options::new().lock_wait(args.lock_wait.unwrap_or_default());
     let store = StoreOptions::new().create(CreateMode::IfMissing).log(logs);
     let jobs_max = usize::try_from(service.jobs_max).unwrap_or(usize::MAX);

@@ -107,7 +107,7 @@ fn what_lies_below_no_root_is_refused_and_not_told_of() {
     for path in paths {
         let error = service.import(&[path], "k").unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput, "{path:?}: {error}");
-        let text = driver::told(&error);
+        let text = crate::import::driver::told(&error);
         assert!(!text.contains(&home) && !text.contains("/etc"), "{path:?}: {text}");
         assert!(error.path().is_none_or(Path::is_relative), "{path:?}: {text}");
         told.push(text);

@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
+use std::thread;
 
 use super::tests::{open_on, request, rows_on};
 use super::*;
@@ -126,11 +127,14 @@ pub(super) fn rows_stay_visible_when_the_record_of_their_job_is_gone() {
     let before = rows_on(&io, Path::new(STORE), "c");
     assert_eq!(before.len(), 3);
     clock.ms.fetch_add(DAYS_MS, Ordering::SeqCst);
+    assert!(matches!(imports.look(&broadcaster, report.job), JobLook::Known(_)));
     while broadcaster.jobs().get(report.job).is_some() {
         // A refresh has the sweeper look at once.
         broadcaster.refresh(broadcaster.policy()).unwrap();
         thread::yield_now();
     }
+    assert_eq!(imports.look(&broadcaster, report.job), JobLook::Gone);
+    assert_eq!(imports.look(&broadcaster, BroadcastId(1_000)), JobLook::Never);
     assert_eq!(rows_on(&io, Path::new(STORE), "c"), before);
     broadcaster.close().unwrap();
 }

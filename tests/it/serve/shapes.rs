@@ -177,7 +177,6 @@ fn what_is_no_route_says_so_in_the_form_of_its_family() {
     let place = Place::new();
     let server = place.serve();
     server.get("/v1/nothing").problem(404, "no-route");
-    server.get("/").problem(404, "no-route");
     let other = server.post("/v1/keys", &json!({}));
     other.problem(405, "no-method");
     assert_eq!(other.header("allow"), Some("GET, HEAD"));
