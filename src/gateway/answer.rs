@@ -62,10 +62,10 @@ impl Answer {
         Self::json(status, &body)
     }
 
-    /// Adds a header; a value that is none is left out.
+    /// Adds a header beside those of its name; a value that is none is left out.
     pub(crate) fn header(mut self, name: &'static str, value: &str) -> Self {
         if let Ok(value) = HeaderValue::from_str(value) {
-            self.headers.insert(HeaderName::from_static(name), value);
+            self.headers.append(HeaderName::from_static(name), value);
         }
         self
     }

@@ -182,12 +182,12 @@ impl Refusal {
             answer = answer.header("allow", allow);
         }
         if *self.row == Row::UNAUTHENTICATED {
-            // A browser asks for a password by it, which the page takes.
-            let ways = match dialect {
-                Dialect::Problem => "Bearer, Basic realm=\"oncelog\"",
-                Dialect::Vectordb => "Bearer",
-            };
-            answer = answer.header("www-authenticate", ways);
+            answer = answer.header("www-authenticate", "Bearer");
+            if dialect == Dialect::Problem {
+                // A browser asks for a password by it, which the page takes; it looks at the first
+                // challenge of a line alone.
+                answer = answer.header("www-authenticate", "Basic realm=\"oncelog\"");
+            }
         }
         answer
     }

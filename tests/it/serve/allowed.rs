@@ -27,7 +27,7 @@ fn who_is_not_allowed_gets_one_answer_whatever_key_body_or_route_he_sends() {
     ] {
         let first = timeless(server.ask(&Ask::get(paths[0]).token(None)));
         assert_eq!(first.status, 401);
-        assert!(first.header("www-authenticate").unwrap().starts_with("Bearer"));
+        assert_eq!(first.header("www-authenticate"), Some("Bearer"));
         if family == 1800 {
             assert_eq!(first.json()["code"], 1800);
         } else {
