@@ -38,7 +38,7 @@ const STEP_BYTES: i64 = 8 << 20;
 pub(crate) fn survey(source: &Source, pass: &mut FirstPass<'_>) -> Result<Survey> {
     let file = VerifiedFile::new(source)?;
     let sha256 = vec![file.sha256()];
-    let schema = columns::schema(source, &file)?;
+    let schema = columns::schema(source, &file).map_err(|e| file.failure().unwrap_or(e))?;
     let mut reader = ParquetRows::new(source, file.clone(), &schema, Part::whole(0))?;
     let names: Vec<String> = reader.schema.fields().iter().map(|f| f.name().clone()).collect();
     read::check_names(source, &names)?;
@@ -179,6 +179,7 @@ impl RowReader for ParquetReader {
 /// Decodes rows, and turns every way of failing into an error.
 struct ParquetRows {
     source: Source,
+    file: VerifiedFile,
     schema: SchemaRef,
     reader: ParquetRecordBatchReader,
     /// The column, where only one is decoded.
@@ -212,6 +213,7 @@ impl ParquetRows {
         let (schema, reader, unchecked) = guarded(source, Place::default(), || {
             let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
             let options = options.with_schema(Arc::clone(schema));
+            let file = file.clone();
             let mut builder = ParquetRecordBatchReaderBuilder::try_new_with_options(file, options)?;
             let rows = if part.is_single { 1 } else { step_rows(&builder) };
             let mut schema = Arc::clone(schema);
@@ -225,12 +227,13 @@ impl ParquetRows {
             let builder = builder.with_batch_size(rows);
             let builder = if skipped > 0 { builder.with_offset(skipped) } else { builder };
             Ok((schema, builder.build()?, unchecked))
-        })?;
-        Ok(Self { source: source.clone(), schema, reader, column, unchecked, row: part.skip })
+        })
+        .map_err(|e| file.failure().unwrap_or(e))?;
+        Ok(Self { source: source.clone(), file, schema, reader, column, unchecked, row: part.skip })
     }
 
     fn next(&mut self) -> Result<Option<RecordBatch>> {
-        let Self { source, schema, reader, column, unchecked, row } = self;
+        let Self { source, file, schema, reader, column, unchecked, row } = self;
         let place = Place { column: column.as_deref(), ..Place::row(*row + 1) };
         let batch = guarded(source, place, || {
             let Some(batch) = reader.next().transpose().map_err(ParquetError::from)? else {
@@ -241,7 +244,8 @@ impl ParquetRows {
                 return Err(ParquetError::General("a text is not UTF-8".to_owned()));
             }
             Ok(Some(batch.with_schema(schema.clone()).map_err(ParquetError::from)?))
-        })?;
+        })
+        .map_err(|e| file.failure().unwrap_or(e))?;
         *row += batch.as_ref().map_or(0, |batch| batch.num_rows() as u64);
         Ok(batch)
     }
@@ -256,6 +260,9 @@ fn at_fault(
     row: u64,
     error: Error,
 ) -> Error {
+    if file.failure().is_some() {
+        return error;
+    }
     let decode = |column: usize, is_single: bool| {
         let part = Part { skip: row, column: Some(column), is_single };
         let mut rows = match ParquetRows::new(source, file.clone(), schema, part) {
