@@ -281,6 +281,7 @@ pub(crate) fn is_changed(file: &PlanFile, origin: &Origin) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::import::numpy::tests::npy;
     use crate::import::sizer::SLICE_ROWS;
 
     #[test]
@@ -307,6 +308,40 @@ mod tests {
         assert!(!record.files.iter().any(|file| is_changed(file, &Origin::System)));
         let cut = JobPlan { detail: Vec::new(), ..record };
         assert_eq!(Plan::of(&cut).unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+
+    #[test]
+    fn a_plan_of_sets_comes_back_from_its_record() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str, content: &[u8]| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, content).unwrap();
+            path
+        };
+        let column = |name: &str| file(name, &npy("|i1", "(3,)", &[1, 2, 3]));
+        let sets = vec![
+            vec![column("a.npy"), column("b.npy"), column("c.npy")],
+            vec![file("a.csv", b"n\n1\n")],
+            vec![column("d.npy")],
+            vec![column("e.npy"), column("f.npy")],
+        ];
+        let request = ImportRequest::of_sets("c", sets);
+        let origin = Origin::System;
+        let plan = Plan::survey(&request, &origin, (None, None), SLICE_ROWS, &mut |_| Ok(()));
+        let plan = plan.unwrap();
+        let record = plan.record(BroadcastId(3), 1, Vec::new(), Vec::new()).unwrap();
+        assert_eq!(record.files.iter().map(|f| f.rows).collect::<Vec<_>>(), [3, 3, 3, 1, 3, 3, 3]);
+        let back = Plan::of(&record).unwrap();
+        assert_eq!(back.rows, 10);
+        let of = |plan: &Plan| -> Vec<_> {
+            let set = |set: &PlannedSet| (set.files.clone(), set.first_file, set.rows_before);
+            plan.sets.iter().map(set).collect()
+        };
+        assert_eq!(of(&back), of(&plan));
+        assert_eq!(plan.sets.iter().map(|s| s.first_file).collect::<Vec<_>>(), [0, 3, 4, 5]);
+        for (a, b) in plan.sets.iter().zip(&back.sets) {
+            assert_eq!((&a.survey.schema, &a.survey.sha256), (&b.survey.schema, &b.survey.sha256));
+        }
     }
 
     #[test]

@@ -180,9 +180,22 @@ impl ImportRequest {
         }
         for set in &self.sets {
             check_set(set)?;
+            self.check_key(set)?;
             set.iter().try_for_each(|path| origin.open(path).map(drop))?;
         }
         Ok(())
+    }
+
+    /// The columns of a set are known by the names of its files.
+    fn check_key(&self, set: &[PathBuf]) -> Result<()> {
+        let (Some(key), Some(first)) = (&self.primary_key, set.first()) else { return Ok(()) };
+        let is_there = || set.iter().any(|path| column_of(path) == *key);
+        if Format::of_name(first)? != Format::Numpy || is_there() {
+            return Ok(());
+        }
+        let key = super::place::shortened(key);
+        let what = format!("no file of the set is the column `{key}`, the primary key");
+        Err(refused(what).at_path(first))
     }
 
     /// What makes two requests the same: named fields of canonical bytes. The order of the sets,
@@ -415,6 +428,21 @@ mod tests {
         let many: Vec<PathBuf> = (0..257).map(|n| PathBuf::from(format!("{n}.npy"))).collect();
         assert!(check_set(&many).unwrap_err().to_string().contains("more than 256 columns"));
         check_set(&many[1..]).unwrap();
+    }
+
+    #[test]
+    fn a_set_without_its_primary_key_is_refused_by_its_names() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.npy");
+        std::fs::write(&path, "x").unwrap();
+        let of = |key: &str| {
+            let request = ImportRequest::new("c", vec![path.clone()]);
+            request.primary_key(Some(key.to_owned())).check_files(None)
+        };
+        of("a").unwrap();
+        let error = of("id").unwrap_err();
+        assert!(error.to_string().contains("is the column `id`, the primary key"), "{error}");
+        assert_eq!((error.kind(), error.path()), (ErrorKind::InvalidInput, Some(&*path)));
     }
 
     #[test]

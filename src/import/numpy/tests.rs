@@ -254,6 +254,55 @@ fn any_bytes_behind_the_magic_are_an_answer() {
     }
 }
 
+proptest::proptest! {
+    /// A header that is taken describes no more than its file is asked for.
+    #[test]
+    fn any_header_is_taken_or_refused(parts in proptest::collection::vec(0..PARTS.len(), 0..24)) {
+        let text: String = parts.iter().map(|part| PARTS[*part]).collect();
+        for version in [1, 2, 3] {
+            if let Ok(Some(header)) = Header::of(&of_version(version, &text, &[])) {
+                let bytes = header.row_bytes().unwrap_or(1);
+                assert!((1..=ROW_BYTES_MAX).contains(&bytes));
+                assert!(header.data_at <= text.len() + 80);
+            }
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_a_header_or_none(bytes in proptest::collection::vec(0..=255_u8, 0..200)) {
+        let mut file = b"\x93NUMPY\x01\0".to_vec();
+        file.extend(bytes);
+        drop(Header::of(&file));
+    }
+}
+
+const PARTS: &[&str] = &[
+    "{",
+    "}",
+    "'descr'",
+    "'fortran_order'",
+    "'shape'",
+    ":",
+    ",",
+    "(",
+    ")",
+    "'<i8'",
+    "\"|S3\"",
+    "True",
+    "False",
+    "3",
+    "18446744073709551615",
+    " ",
+    "{'descr': '<f4', 'fortran_order': False, ",
+    "'shape': (2, 3), }",
+    "'shape': (0,)}",
+    "L",
+    "-",
+    "'",
+    "\\",
+    "caf\u{e9}",
+];
+
 #[test]
 fn rows_wider_than_a_window_come_whole() {
     const WIDTH: usize = 100_000;

@@ -360,7 +360,8 @@ fn a_block_that_changes_between_digest_and_decoding_is_found() {
     bytes[20] ^= 1;
     // In place: the handle stays the same file.
     std::fs::write(&path, &bytes).unwrap();
-    assert!(reader.next_batch(10).is_err());
+    let error = reader.next_batch(10).unwrap_err();
+    assert!(error.to_string().contains("the source changed after the plan was made"), "{error}");
     assert!(source[0].unchanged(source[0].identity).is_err());
 }
 
