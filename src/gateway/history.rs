@@ -22,6 +22,21 @@ pub(crate) struct Sample {
     pub(crate) evicted: u64,
 }
 
+impl Sample {
+    fn of(broadcaster: &Broadcaster) -> Self {
+        broadcaster.read(|state, at_ms| {
+            let window = WindowSummary::of(state, at_ms);
+            Self {
+                at_ms,
+                live: u64::try_from(window.live_count).unwrap_or(u64::MAX),
+                effective_ms: window.effective_ms,
+                expired: window.expired_count,
+                evicted: window.evicted_count,
+            }
+        })
+    }
+}
+
 /// What was seen of the window.
 #[derive(Debug, Default)]
 pub(crate) struct History {
@@ -31,17 +46,7 @@ pub(crate) struct History {
 impl History {
     /// Looks at the window.
     pub(crate) fn look(&self, broadcaster: &Broadcaster) {
-        let sample = broadcaster.read(|state, at_ms| {
-            let window = WindowSummary::of(state, at_ms);
-            Sample {
-                at_ms,
-                live: u64::try_from(window.live_count).unwrap_or(u64::MAX),
-                effective_ms: window.effective_ms,
-                expired: window.expired_count,
-                evicted: window.evicted_count,
-            }
-        });
-        self.take(sample);
+        self.take(Sample::of(broadcaster));
     }
 
     fn take(&self, sample: Sample) {
@@ -52,8 +57,14 @@ impl History {
         samples.push_back(sample);
     }
 
-    /// What was seen, the oldest first.
-    pub(crate) fn samples(&self) -> Vec<Sample> {
+    /// What was seen, the oldest first, and the window as it is.
+    pub(crate) fn with_now(&self, broadcaster: &Broadcaster) -> Vec<Sample> {
+        let mut samples = self.samples();
+        samples.push(Sample::of(broadcaster));
+        samples
+    }
+
+    fn samples(&self) -> Vec<Sample> {
         self.samples.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect()
     }
 }

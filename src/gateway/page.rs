@@ -44,7 +44,7 @@ pub(crate) fn show(desk: &Desk, asked: &Asked, history: &History) -> Result<Answ
         Escaped(&asked.principal)
     ));
     page.alarms(&stats);
-    page.window(&stats, &history.samples());
+    page.window(&stats, &history.with_now(&broadcaster));
     page.jobs(desk, &broadcaster, asked);
     page.key(&broadcaster, asked, key.as_deref());
     page.channels(&broadcaster, &stats);
@@ -96,7 +96,10 @@ fn span(ms: u64) -> String {
         0..1_000 => format!("{ms} ms"),
         1_000..60_000 => format!("{} s", ms / 1_000),
         60_000..3_600_000 => format!("{} min", ms / 60_000),
-        _ => format!("{}.{} h", ms / 3_600_000, ms % 3_600_000 / 360_000),
+        _ => match ms % 3_600_000 / 360_000 {
+            0 => format!("{} h", ms / 3_600_000),
+            tenths => format!("{}.{tenths} h", ms / 3_600_000),
+        },
     }
 }
 
@@ -345,7 +348,10 @@ mod tests {
             [count(0), count(999), count(1_000), count(1_234_567)].join(" "),
             "0 999 1,000 1,234,567"
         );
-        assert_eq!([span(5), span(61_000), span(5_400_000)].join(" "), "5 ms 1 min 1.5 h");
+        assert_eq!(
+            [span(5), span(61_000), span(5_400_000), span(86_400_000)].join(" "),
+            "5 ms 1 min 1.5 h 24 h"
+        );
     }
 
     #[test]
