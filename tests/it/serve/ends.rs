@@ -87,6 +87,53 @@ fn while_the_store_is_opened_clients_are_told_to_come_back() {
     assert_eq!(second.create("k", "a.csv").data()["duplicated"], false);
 }
 
+/// Sends a request on a connection that stays, and reads its answer.
+fn ask_on(stream: &mut std::net::TcpStream, asked: &Ask<'_>) -> Reply {
+    let text = String::from_utf8(asked.bytes()).unwrap();
+    stream.write_all(text.replace("Connection: close\r\n", "").as_bytes()).unwrap();
+    let (mut bytes, mut some) = (Vec::new(), [0; 4096]);
+    loop {
+        let read = std::io::Read::read(stream, &mut some).unwrap();
+        assert!(read > 0, "the connection ended");
+        bytes.extend_from_slice(&some[..read]);
+        let text = std::str::from_utf8(&bytes).unwrap();
+        let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+        let len = head.split("\r\n").find_map(|line| line.strip_prefix("content-length: "));
+        if body.len() == len.unwrap().parse::<usize>().unwrap() {
+            return Reply::of(text);
+        }
+    }
+}
+
+#[test]
+fn two_hundred_clients_that_keep_their_connections_see_no_error() {
+    let place = Place::new();
+    place.rows("a.csv", 3);
+    place.rows("large.csv", 100_000);
+    let server = place.serve();
+    // Beside an import that runs.
+    let large = server.create("large", "large.csv").data();
+    std::thread::scope(|threads| {
+        for number in 0..200 {
+            let server = &server;
+            threads.spawn(move || {
+                let mut stream = server.connect();
+                let body = json!({ "collectionName": "c", "files": [["a.csv"]] });
+                let create = Ask::post(super::CREATE, &body);
+                let create = create.header("Idempotency-Key", &format!("k{number}"));
+                let job = ask_on(&mut stream, &create).data()["jobId"].clone();
+                let describe = Ask::post(super::DESCRIBE, &json!({ "jobId": job }));
+                while ask_on(&mut stream, &describe).data()["state"] != "Completed" {}
+                let again = ask_on(&mut stream, &create).data();
+                assert_eq!((&again["jobId"], &again["duplicated"]), (&job, &true.into()));
+            });
+        }
+    });
+    server.over(large["jobId"].as_str().unwrap());
+    drop(server);
+    assert_eq!(committed(&place), 100_000 + 200 * 3);
+}
+
 #[test]
 fn one_connection_carries_many_requests() {
     let place = Place::new();
