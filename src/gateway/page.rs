@@ -162,8 +162,12 @@ impl Page {
         self.fact(&count(conflicts), "conflicts");
         self.raw(format_args!("</div>"));
         let (Some(first), Some(last)) = (samples.first(), samples.last()) else { return };
-        let past = span(last.at_ms.saturating_sub(first.at_ms));
-        self.raw(format_args!("<h2>Over the last {past}</h2><div class=\"charts\">"));
+        let past = match last.at_ms.saturating_sub(first.at_ms) {
+            // The service began just now.
+            0..1_000 => "Over time".to_owned(),
+            past => format!("Over the last {}", span(past)),
+        };
+        self.raw(format_args!("<h2>{past}</h2><div class=\"charts\">"));
         let live: Vec<u64> = samples.iter().map(|sample| sample.live).collect();
         let effective: Vec<u64> = samples.iter().map(|sample| sample.effective_ms).collect();
         self.chart("live keys", &[("live", &live)], &|most| count(most));
@@ -235,8 +239,8 @@ impl Page {
             self.raw(format_args!(
                 "<tr class=\"{state}\"><td>{id}</td><td>{collection}</td>\
                  <td class=\"state\">{state}</td>\
-                 <td><progress max=\"100\" value=\"{percent}\">{percent}%</progress> {percent}%</td>\
-                 <td class=\"n\">{rows}</td><td class=\"n\">{files}</td><td>{made}</td>\
+                 <td class=\"t\"><progress max=\"100\" value=\"{percent}\">{percent}%</progress> {percent}%</td>\
+                 <td class=\"n\">{rows}</td><td class=\"n\">{files}</td><td class=\"t\">{made}</td>\
                  <td class=\"n\">{took}</td><td class=\"why\">{why}</td></tr>",
                 id = job.id,
                 collection = Escaped(&job.collection),
