@@ -12,6 +12,7 @@ mod admission;
 mod age;
 mod async_calls;
 mod blocker;
+mod canonical_json;
 mod catalogue;
 mod checkpoint;
 mod chunks;
@@ -75,9 +76,10 @@ use self::core::{Core, Inner};
 use self::counts::Counts;
 use self::handle::{Handle, inside, to_the_end};
 
+pub use self::canonical_json::canonical_json;
 pub use self::jobs::{Ended, Jobs, SliceMessage};
 pub use self::keys::{KeyHistory, KeyInfo, KeyState, WindowSummary};
-pub use self::kind::{MessageType, Noop, Role, Task, Verdict};
+pub use self::kind::{JobEnding, MessageType, Noop, OnConflict, PayloadForm, Role, Task, Verdict};
 pub use self::opening::Opening;
 pub use self::options::{CollectionSpec, Options};
 pub use self::policy::{Policy, Setting, Violation, WhenFull, parse_duration};
@@ -173,19 +175,23 @@ impl Broadcaster {
         (0..worker_count).try_for_each(|_| spawn("oncelog-work", Inner::work))
     }
 
-    /// Broadcasts a request, at most once per key, and waits for the effect. Dropping out at the
-    /// timeout changes nothing about a request that was handed over. Room is kept on the disk for
-    /// what was accepted: where some has to be made for this request, the timeout does not cut that
-    /// short.
+    /// Broadcasts a request, at most once per key, and waits for its end. `Ok` says that it ended,
+    /// and not yet that it ended well: [`Answer::outcome`] is [`Outcome::Failed`] where its
+    /// callback failed, or an operator skipped it, also of the original under a key. Dropping out
+    /// at the timeout changes nothing about a request that was handed over. Room is kept on the
+    /// disk for what was accepted: where some has to be made for this request, the timeout does not
+    /// cut that short.
     ///
     /// # Errors
     ///
     /// `InvalidInput`, `Conflict`, `WindowFull`, `StoreFull`, `Limit`, `LockTimeout`, `Io`:
-    /// refused, the key is not consumed; `StoreFull` also where unfinished work carries as much as
-    /// [`Options::open_bytes_max`]. `OutcomeUnknown`: not known, ask again with the same key and
-    /// payload. `InFlight`, `Parked`: accepted and not done. `Poisoned`, `Closed`. Without a
-    /// timeout `InFlight` comes as soon as there is no space for a copy or a record of what was
-    /// accepted, with that as its source; the task goes on when there is.
+    /// refused, the key is not consumed by this call; `StoreFull` also where unfinished work
+    /// carries as much as [`Options::open_bytes_max`]. `OutcomeUnknown`: not known, ask again with
+    /// the same key and payload; also where another request with this key is being admitted, which
+    /// may be the caller's own first one, and the deadline is over or too many wait. `InFlight`,
+    /// `Parked`: accepted and not done. `Poisoned`, `Closed`. Without a timeout `InFlight` comes as
+    /// soon as there is no space for a copy or a record of what was accepted, with that as its
+    /// source; the task goes on when there is.
     ///
     /// # Durability
     ///
@@ -224,7 +230,7 @@ impl Broadcaster {
     }
 
     /// Acknowledges a copy for a consumer of a vchannel; of a broadcast that is done or unknown it
-    /// changes nothing.
+    /// changes nothing, and is counted.
     ///
     /// # Errors
     ///
@@ -262,6 +268,7 @@ impl Broadcaster {
             check_policy(&policy, &core.state)?;
             let handed = inner.hand_over(&mut core, vec![Body::Policy(policy.record())])?;
             core.policy = policy.clone();
+            inner.warn_of_keys(&mut core);
             inner.turned.notify_all();
             Ok(handed)
         })?;
@@ -313,12 +320,13 @@ impl Broadcaster {
         Jobs::of(Arc::clone(self.inner()))
     }
 
-    /// Looks at the state, with log time in milliseconds. What it shows may not be durable yet.
-    /// Decisions wait meanwhile: `look` is short, and does not call the broadcaster.
+    /// Looks at the state, with the time by which keys expire, in milliseconds: log time, or where
+    /// that stood when a wall clock far ahead began not to be believed. What it shows may not be
+    /// durable yet. Decisions wait meanwhile: `look` is short, and does not call the broadcaster.
     pub fn read<R>(&self, look: impl FnOnce(&State, u64) -> R) -> R {
         use crate::clock::Clock as _;
         let core = self.inner().lock();
-        let now_ms = self.inner().time().wall_ms().max(core.state.newest_ms());
+        let now_ms = self.inner().time().expiry_ms(core.state.newest_ms());
         look(&core.state, now_ms)
     }
 
@@ -430,13 +438,14 @@ fn replayed(mut store: Store, options: Options) -> Result<Arc<Inner>> {
     let mut types: BTreeMap<String, Arc<dyn MessageType>> = BTreeMap::new();
     types.insert(Noop::NAME.to_owned(), Arc::new(Noop));
     for kind in &options.types {
-        kind::check_name(kind.name())?;
+        kind::check(&**kind)?;
         if types.insert(kind.name().to_owned(), Arc::clone(kind)).is_some() {
             return Err(refusal::invalid(format!("two types are named {}", kind.name())));
         }
     }
-    if options.job_slots_max == 0 || options.worker_count == 0 {
-        return Err(refusal::invalid("job slots and workers: expected at least 1, found 0"));
+    if options.job_slots_max == 0 || options.worker_count == 0 || options.open_bytes_max == 0 {
+        let what = "job slots, workers, bytes of unfinished work: expected at least 1, found 0";
+        return Err(refusal::invalid(what));
     }
     let began = store.time().monotonic();
     let restored = restore::of_log(store.control())?;

@@ -11,12 +11,23 @@ use super::options::CollectionSpec;
 use super::policy::Policy;
 use super::refusal;
 use super::state::State;
+use super::told::Told;
 use crate::error::{ErrorKind, Result};
 use crate::log::Pending;
 
 impl Inner {
+    /// Has it told where more keys are kept than the policy in force allows, as it said it may.
+    pub(super) fn warn_of_keys(&self, core: &mut Core) {
+        if let Some(kept) = core.policy.kept_beyond(&core.state) {
+            let bound = core.policy.window_count_max;
+            self.keep_told(core, Told::Beyond { kept, bound });
+        }
+    }
+
     /// Records the policy in force where another one was recorded last.
     pub(super) fn note_policy(&self) -> Result<()> {
+        self.warn_of_keys(&mut self.lock());
+        self.tell_kept();
         let handed = self.with_room(|| {
             let mut core = self.lock();
             let record: PolicyRecord = core.policy.record();

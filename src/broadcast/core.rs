@@ -22,7 +22,7 @@ use super::chunks::Begun;
 use super::counts::Counts;
 use super::holds::Hold;
 use super::kind::MessageType;
-use super::locks::{Claim, Holder, Locks};
+use super::locks::{Holder, Locks};
 use super::options::Options;
 use super::owed::Owed;
 use super::policy::Policy;
@@ -146,6 +146,8 @@ pub(crate) struct Run {
     /// Why it is parked and since when, durably.
     pub(crate) parked: Option<(String, u64)>,
     pub(crate) retries: u32,
+    /// Calls of its callback.
+    pub(crate) calls: u32,
     /// Steps that ended.
     pub(crate) tries: u64,
     /// The last of them was refused for space.
@@ -482,18 +484,11 @@ impl Core {
             ending: false,
             parked: task.parked.clone(),
             retries: 0,
+            calls: 0,
             tries: 0,
             full: None,
             stalled: None,
             cell: Arc::default(),
         })
-    }
-
-    pub(crate) fn claim(&self, accepted: &Accepted, since_ms: u64) -> Claim {
-        Claim {
-            resources: accepted.header.resources.clone(),
-            message_type: accepted.message_type.clone(),
-            since_ms,
-        }
     }
 }

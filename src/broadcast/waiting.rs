@@ -26,10 +26,16 @@ pub(crate) const WAITERS_MAX: usize = 65_536;
 pub(crate) struct Waiting<'a>(&'a AtomicUsize);
 
 impl<'a> Waiting<'a> {
-    pub(crate) fn enter(count: &'a AtomicUsize, max: usize) -> Result<Self> {
+    /// `in_flight` is the broadcast that the key was accepted for, durably; without one nobody
+    /// knows whether it will be.
+    pub(crate) fn enter(
+        count: &'a AtomicUsize,
+        max: usize,
+        in_flight: Option<BroadcastId>,
+    ) -> Result<Self> {
         if count.fetch_add(1, Ordering::SeqCst) >= max {
             count.fetch_sub(1, Ordering::SeqCst);
-            return Err(refusal::crowded(max));
+            return Err(refusal::crowded(max, in_flight));
         }
         Ok(Self(count))
     }

@@ -24,6 +24,7 @@ pub(crate) mod pins;
 pub(crate) mod retention;
 mod roll;
 mod room;
+mod sameness;
 pub(crate) mod space;
 mod stats;
 mod store;
@@ -141,7 +142,7 @@ pub(crate) fn a_reservation_is_no_acceptance() {
         wait_begun.recv().unwrap();
         // Another payload waits for it, and is told nothing about a conflict.
         let late = desk.broadcaster.submit(&request("k", "q"), SOON).unwrap_err();
-        assert_eq!(late.kind(), ErrorKind::LockTimeout);
+        assert_eq!(late.kind(), ErrorKind::OutcomeUnknown);
         let others: Vec<_> = (0..4).map(|_| threads.spawn(|| desk.submit("k", "q"))).collect();
         go.send(()).unwrap();
         assert!(first.join().unwrap().is_err());

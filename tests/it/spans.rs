@@ -110,3 +110,18 @@ fn a_submit_is_a_span_with_its_type_and_trace_and_without_its_key_and_payload() 
     assert!(told.contains(&span), "{told:?}");
     assert!(told.iter().all(|line| !line.contains("secret")), "{told:?}");
 }
+
+#[test]
+fn a_bound_below_the_keys_that_are_kept_is_a_warning_with_both_numbers_at_an_open() {
+    let (desk, heard) = (Desk::open(), Listener::default());
+    for key in ["1", "2", "3"] {
+        desk.submit(key, "p").unwrap();
+    }
+    let mut policy = desk.broadcaster.policy();
+    (policy.window_count_max, policy.history_warns) = (2, true);
+    let reopened = || desk.reopen_with(|options| options.policy(policy));
+    let desk = with_default(heard.clone(), reopened);
+    let warning = "WARN more keys are kept than the bound of the window kept=3 bound=2";
+    assert!(heard.told().iter().any(|line| line == warning), "{:?}", heard.told());
+    assert_eq!(desk.broadcaster.stats().window.beyond_count, 1);
+}

@@ -139,12 +139,40 @@ fn callers_beyond_the_bound_of_a_key_are_told_to_come_back() {
             wait("callers", || desk.broadcaster.stats().callers_waiting == 1_024);
             let crowded = desk.submit("k", "p").unwrap_err();
             assert_eq!(crowded.kind(), ErrorKind::InFlight);
+            assert!(crowded.broadcast_id().is_some());
             assert!(crowded.is_retryable() && crowded.to_string().contains("1024"), "{crowded}");
             desk.script.let_go();
             let id = original.join().unwrap().id;
             waiters.into_iter().for_each(|waiter| assert_eq!(waiter.join().unwrap().id, id));
         });
         assert!(desk.submit("k", "p").unwrap().duplicated);
+    });
+}
+
+#[test]
+fn callers_beyond_the_bound_of_a_key_that_is_being_admitted_are_told_that_nothing_is_known() {
+    ends(|| {
+        let desk = Desk::open();
+        let (begun, wait_begun) = channel();
+        let (go, wait_go) = channel::<()>();
+        desk.script.validates(move || {
+            begun.send(()).unwrap();
+            wait_go.recv_timeout(LONG).unwrap();
+            Ok(())
+        });
+        std::thread::scope(|threads| {
+            let ask = || desk.submit("k", "p").unwrap();
+            let original = threads.spawn(ask);
+            wait_begun.recv_timeout(LONG).unwrap();
+            let waiters: Vec<_> = (0..1_024).map(|_| threads.spawn(ask)).collect();
+            wait("callers", || desk.broadcaster.stats().callers_waiting == 1_024);
+            let crowded = desk.submit("k", "p").unwrap_err();
+            assert_eq!(crowded.kind(), ErrorKind::OutcomeUnknown);
+            assert!(crowded.to_string().contains("with the same key, and too many"), "{crowded}");
+            go.send(()).unwrap();
+            let id = original.join().unwrap().id;
+            waiters.into_iter().for_each(|waiter| assert_eq!(waiter.join().unwrap().id, id));
+        });
     });
 }
 

@@ -30,7 +30,7 @@ fn look_ups_and_refusals_are_counted_by_what_they_came_to() {
     desk.broadcaster.submit(&unkeyed, None).unwrap();
     let stats = desk.broadcaster.stats();
     let keys = &stats.keys;
-    assert_eq!((keys.hits, keys.misses, keys.conflicts), (2, 2, 1));
+    assert_eq!((keys.hits, keys.misses, keys.conflicts, keys.warnings), (2, 2, 1, 0));
     assert_eq!(keys.errors.iter().collect::<Vec<_>>(), [(&"conflict", &1), (&"invalid_input", &2)]);
     let of = &stats.types["Script"];
     assert_eq!((of.accepted, of.done, of.failed, of.parks), (2, 2, 0, 0));
@@ -71,6 +71,65 @@ fn attempts_of_a_callback_are_counted_by_verdict_and_the_parked_while_they_are()
     assert_eq!((of.in_flight, of.parked, of.done, of.failed), (0, 0, 1, 1));
 }
 
+/// One caller that came back every 20 ms was fifty hits a second.
+#[test]
+fn a_hit_is_an_answer_and_not_a_word_to_come_back() {
+    let desk = Desk::open();
+    desk.script.hold();
+    let id = desk.accepted(&request("k", "p"));
+    for _ in 0..5 {
+        let late = desk.broadcaster.submit(&request("k", "p"), SOON).unwrap_err();
+        assert_eq!((late.kind(), late.broadcast_id()), (ErrorKind::InFlight, Some(id)));
+    }
+    assert_eq!((desk.broadcaster.stats().keys.hits, desk.broadcaster.stats().keys.misses), (0, 1));
+    desk.script.let_go();
+    desk.submit("k", "p").unwrap();
+    assert_eq!(desk.broadcaster.stats().keys.hits, 1);
+}
+
+/// Steps that failed before were counted as calls, and a resume began again.
+#[test]
+fn a_callback_is_told_how_often_it_was_called_before() {
+    let desk = Desk::open();
+    let told = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let step = |verdict: Verdict| {
+        let told = std::sync::Arc::clone(&told);
+        desk.script.then(move |task| {
+            told.lock().unwrap().push(task.attempts);
+            verdict
+        });
+    };
+    // Two tries that get no copy appended.
+    desk.io.arm(Which::Kind(CallKind::Write), 3, 2, Fault::Error(EIO));
+    step(Verdict::Retry("not yet".into()));
+    step(Verdict::Park("look".into()));
+    step(Verdict::Done);
+    let parked = loop {
+        let asked = desk.broadcaster.submit(&request("k", "p"), Some(Duration::from_secs(20)));
+        let error = asked.unwrap_err();
+        if error.kind() == ErrorKind::Parked {
+            break error;
+        }
+    };
+    desk.broadcaster.resume(parked.broadcast_id().unwrap(), "go on").unwrap();
+    desk.submit("k", "p").unwrap();
+    assert_eq!(*told.lock().unwrap(), [0, 1, 2]);
+}
+
+#[test]
+fn acks_that_change_nothing_are_counted() {
+    let desk = Desk::open();
+    let done = desk.submit("k", "p").unwrap();
+    desk.hands.pass(25 * 3_600_000);
+    desk.submit("k", "p").unwrap();
+    let ignored = || desk.broadcaster.stats().acks_ignored;
+    assert_eq!(ignored(), 0);
+    for (count, id) in [(1, done.id), (2, oncelog::broadcast::BroadcastId(99))] {
+        desk.broadcaster.ack(id, "a").unwrap();
+        assert_eq!(ignored(), count);
+    }
+}
+
 #[test]
 fn work_of_a_type_that_is_not_registered_is_counted_apart() {
     let desk = Desk::open();
@@ -108,9 +167,16 @@ fn waits_for_locks_are_counted_timed_and_told_from_timeouts() {
         second.join().unwrap();
     });
     let waits = desk.broadcaster.stats().locks;
-    assert_eq!((waits.count, waits.timeouts, waits.waiting), (2, 1, 0));
+    assert_eq!((waits.count, waits.timeouts, waits.refused, waits.waiting), (2, 1, 0, 0));
     assert!(waits.longest >= Duration::from_secs(60), "{waits:?}");
     assert!(waits.time > waits.longest, "{waits:?}");
+    // Who is told that the holder is parked gave no deadline, and none was over.
+    desk.script.next(Verdict::Park("look".into()));
+    desk.broadcaster.submit(&held("parks"), None).unwrap_err();
+    let halted = desk.broadcaster.submit(&held("4"), None).unwrap_err();
+    assert_eq!(halted.kind(), ErrorKind::LockTimeout);
+    let waits = desk.broadcaster.stats().locks;
+    assert_eq!((waits.count, waits.timeouts, waits.refused), (3, 1, 1));
 }
 
 /// The oldest key with a promise was taken for the window, while keys were evicted within seconds.
