@@ -3,7 +3,7 @@
 //! White space goes, names of an object stand in the order of their UTF-16 units, strings are
 //! escaped no more than they must be. A number is the decimal that is written, whatever its digits:
 //! `1.50`, `15e-1` and `1.5` are one, and two integers beyond what a double tells apart stay two
-//! (docs/adr/0010). A name that stands twice, half of a surrogate pair, and what is no JSON are
+//! (docs/adr/0011). A name that stands twice, half of a surrogate pair, and what is no JSON are
 //! refused: no input panics, none nests deeper than [`DEPTH_MAX`], and none takes more memory than
 //! a few times its length.
 

@@ -144,6 +144,7 @@ pub enum Outcome {
 
 /// The answer to a submit, given only when the broadcast has ended and that is durable: its effect
 /// exists, or [`Answer::outcome`] says that it never will.
+#[must_use = "an answer may be that of a failed original: look at its outcome"]
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Answer {

@@ -249,7 +249,7 @@ mod tests {
             let asked = request("Steps", "k");
             let parked = broadcaster.submit(&asked, None).unwrap_err();
             broadcaster.resume(parked.broadcast_id().unwrap(), "").unwrap();
-            broadcaster.submit(&asked, None).unwrap();
+            drop(broadcaster.submit(&asked, None).unwrap());
             broadcaster.close().unwrap();
         });
         let expected = [
@@ -287,7 +287,7 @@ mod tests {
             for (key, payload) in [("1", b"p"), ("2", b"p"), ("1", b"q")] {
                 let mut asked = request("Warns", key);
                 asked.payload = payload.to_vec();
-                broadcaster.submit(&asked, None).unwrap();
+                drop(broadcaster.submit(&asked, None).unwrap());
             }
             let mut policy = broadcaster.policy();
             (policy.window_count_max, policy.history_warns) = (1, true);

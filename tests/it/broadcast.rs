@@ -124,7 +124,7 @@ pub(crate) fn a_refusal_behind_the_locks_releases_them() {
     let held = request("k", "p").resources(vec![resource("thing", "1", false)]);
     assert!(desk.broadcaster.submit(&held, Some(LONG)).is_err());
     let held = request("other", "p").resources(vec![resource("thing", "1", false)]);
-    desk.broadcaster.submit(&held, Some(LONG)).unwrap();
+    drop(desk.broadcaster.submit(&held, Some(LONG)).unwrap());
 }
 
 #[test]
@@ -357,7 +357,7 @@ pub(crate) fn work_of_an_unknown_type_is_parked_after_a_restart() {
     let parked = desk.submit("k", "p").unwrap_err();
     let id = parked.broadcast_id().unwrap();
     desk.broadcaster.resume(id, "").unwrap();
-    desk.submit("k", "p").unwrap();
+    drop(desk.submit("k", "p").unwrap());
     desk.script.hold();
     let broadcaster = desk.broadcaster.clone();
     let caller = std::thread::spawn(move || broadcaster.submit(&request("other", "p"), None));
@@ -385,7 +385,7 @@ pub(crate) fn work_of_an_unknown_type_is_parked_after_a_restart() {
 pub(crate) fn closing_frees_the_store_and_clones_answer_closed() {
     let desk = Desk::open();
     let clone = desk.broadcaster.clone();
-    desk.submit("k", "p").unwrap();
+    drop(desk.submit("k", "p").unwrap());
     let desk = desk.reopen();
     assert_eq!(clone.submit(&request("k", "p"), None).unwrap_err().kind(), ErrorKind::Closed);
     assert!(desk.submit("k", "p").unwrap().duplicated);

@@ -117,7 +117,7 @@ impl Jobs {
             Err(e) => return Err(refusal::for_now(e)),
         };
         if let Some(cell) = core.runs.get(&id).map(|run| Arc::clone(&run.cell)) {
-            self.inner.wait_for_end(core, id, &cell, !mine, Deadline::never())?;
+            drop(self.inner.wait_for_end(core, id, &cell, !mine, Deadline::never())?);
         }
         Ok(Ended { id, committed, mine })
     }
@@ -144,7 +144,7 @@ impl Jobs {
         let state = core.state.job(job).filter(|job| job.attempt == attempt);
         let Some((committed, id)) = state.and_then(|state| state.end) else { return Ok(None) };
         if let Some(cell) = core.runs.get(&id).map(|run| Arc::clone(&run.cell)) {
-            self.inner.wait_for_end(core, id, &cell, true, Deadline::never())?;
+            drop(self.inner.wait_for_end(core, id, &cell, true, Deadline::never())?);
         }
         Ok(Some(Ended { id, committed, mine: false }))
     }

@@ -55,7 +55,7 @@ fn an_error_of_a_lock_names_id_type_age_and_state_of_the_holder() {
         let locked = desk.broadcaster.submit(&holding("other"), Some(Duration::ZERO)).unwrap_err();
         check_told(&locked, &[&format!("broadcast {id}, running"), "type Script"]);
         desk.script.let_go();
-        desk.broadcaster.submit(&holding("other"), None).unwrap();
+        drop(desk.broadcaster.submit(&holding("other"), None).unwrap());
     });
 }
 
@@ -100,7 +100,7 @@ fn a_deadline_of_no_time_at_all_is_one() {
                 desk.broadcaster.submit(&request("k", "p"), Some(Duration::ZERO)).unwrap_err();
             assert_eq!(late.kind(), ErrorKind::InFlight);
             desk.script.let_go();
-            original.join().unwrap();
+            drop(original.join().unwrap());
         });
     });
 }
@@ -286,7 +286,7 @@ fn whoever_closes_is_told_what_the_first_one_was() {
     ends(|| {
         let check = |kind: CallKind| {
             let desk = Desk::open();
-            desk.submit("k", "p").unwrap();
+            drop(desk.submit("k", "p").unwrap());
             desk.io.arm(Which::Kind(kind), 1, u64::MAX / 2, Fault::Error(EIO));
             let first = desk.broadcaster.close().unwrap_err();
             let again = || desk.broadcaster.close().unwrap_err();

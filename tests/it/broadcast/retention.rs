@@ -123,7 +123,7 @@ pub(crate) fn a_full_window_refuses_new_keys_and_answers_known_ones() {
     let desk = desk(|policy| policy.window_count_max = 2);
     let first = desk.submit("1", "p").unwrap();
     desk.hands.pass(HOUR_MS);
-    desk.submit("2", "p").unwrap();
+    drop(desk.submit("2", "p").unwrap());
     let full = desk.submit("3", "p").unwrap_err();
     assert_eq!(full.kind(), ErrorKind::WindowFull);
     let wait = full.retry_after().unwrap();
@@ -133,7 +133,7 @@ pub(crate) fn a_full_window_refuses_new_keys_and_answers_known_ones() {
     // An unkeyed one needs no slot.
     let mut unkeyed = request("-", "p");
     unkeyed.scope = None;
-    desk.broadcaster.submit(&unkeyed, None).unwrap();
+    drop(desk.broadcaster.submit(&unkeyed, None).unwrap());
     // An expired key does not count, swept or not.
     desk.hands.pass(23 * HOUR_MS);
     assert!(!desk.submit("3", "p").unwrap().duplicated);
@@ -144,8 +144,8 @@ pub(crate) fn a_full_window_refuses_new_keys_and_answers_known_ones() {
 fn a_window_that_was_filled_behind_expired_keys_opens_again_with_its_policy() {
     // The sweeper may not have come to the expired ones: they counted against the bound at an open.
     let desk = desk(|policy| policy.window_count_max = 2);
-    desk.submit("1", "p").unwrap();
-    desk.submit("2", "p").unwrap();
+    drop(desk.submit("1", "p").unwrap());
+    drop(desk.submit("2", "p").unwrap());
     desk.hands.pass(DAY_MS + 1_000);
     let third = desk.submit("3", "p").unwrap();
     let desk = desk.reopen();
@@ -163,7 +163,7 @@ pub(crate) fn eviction_takes_the_oldest_key_without_a_promise_and_never_a_firm_o
     desk.broadcaster.refresh(policy).unwrap();
     let one = desk.submit("1", "p").unwrap();
     assert_eq!(one.expires_at_ms, None);
-    desk.submit("2", "p").unwrap();
+    drop(desk.submit("2", "p").unwrap());
     assert_same(&firm, &desk.submit("firm", "p").unwrap());
     let view = desk.view();
     let at_ms = view.newest_ms();
@@ -188,11 +188,11 @@ pub(crate) fn one_principal_has_the_window_alone_and_a_share_beside_others() {
     });
     let submit = |principal, key| desk.broadcaster.submit(&request_of(principal, key), None);
     for key in ["1", "2", "3"] {
-        submit("x", key).unwrap();
+        drop(submit("x", key).unwrap());
     }
-    submit("y", "1").unwrap();
+    drop(submit("y", "1").unwrap());
     assert_eq!(submit("x", "4").unwrap_err().kind(), ErrorKind::WindowFull);
-    submit("y", "2").unwrap();
+    drop(submit("y", "2").unwrap());
     assert_eq!(submit("y", "3").unwrap_err().kind(), ErrorKind::WindowFull);
     assert!(submit("x", "1").unwrap().duplicated);
 }
@@ -272,7 +272,7 @@ fn a_principal_whose_keys_are_over_makes_no_other_ones_share_count() {
         policy.check_interval = Duration::from_secs(30 * 24 * 3600);
     });
     let submit = |principal, key| desk.broadcaster.submit(&request_of(principal, key), None);
-    submit("y", "1").unwrap();
+    drop(submit("y", "1").unwrap());
     desk.hands.pass(DAY_MS + 1_000);
     for key in ["1", "2", "3", "4"] {
         assert!(!submit("x", key).unwrap().duplicated);
@@ -290,7 +290,7 @@ fn a_bound_below_the_keys_that_are_kept_is_counted_and_takes_hold() {
         policy.window_full = WhenFull::EvictOldest;
     });
     for key in 0..10 {
-        desk.submit(&key.to_string(), "p").unwrap();
+        drop(desk.submit(&key.to_string(), "p").unwrap());
     }
     let mut policy = desk.broadcaster.policy();
     policy.window_count_max = 5;
@@ -301,7 +301,7 @@ fn a_bound_below_the_keys_that_are_kept_is_counted_and_takes_hold() {
     desk.broadcaster.refresh(policy.clone()).unwrap();
     let window = || desk.broadcaster.stats().window;
     assert_eq!((window().live_count, window().beyond_count), (10, 5));
-    desk.submit("10", "p").unwrap();
+    drop(desk.submit("10", "p").unwrap());
     assert_eq!((window().live_count, window().beyond_count, window().evicted_count), (5, 0, 6));
     // The youngest are kept.
     for key in ["7", "8", "9", "10"] {
@@ -320,8 +320,8 @@ fn a_bound_below_the_keys_that_are_kept_is_counted_and_takes_hold() {
 pub(crate) fn a_policy_that_breaks_a_rule_leaves_the_old_one_in_force() {
     let desk = Desk::open();
     let old = desk.broadcaster.policy();
-    desk.submit("1", "p").unwrap();
-    desk.submit("2", "p").unwrap();
+    drop(desk.submit("1", "p").unwrap());
+    drop(desk.submit("2", "p").unwrap());
     let refuse = |change: fn(&mut Policy), names: &[&str]| {
         let mut policy = old.clone();
         change(&mut policy);
@@ -359,9 +359,9 @@ pub(crate) fn keys_say_what_the_records_prove() {
         let keys = view.keys("default", Some(key.as_bytes()), at_ms).unwrap();
         assert_eq!(keys.iter().map(|key| key.state).collect::<Vec<_>>(), expected, "{key}");
     };
-    desk.submit("done", "p").unwrap();
+    drop(desk.submit("done", "p").unwrap());
     desk.script.next(oncelog::broadcast::Verdict::Fail("no".into()));
-    desk.submit("failed", "p").unwrap();
+    drop(desk.submit("failed", "p").unwrap());
     desk.script.next(oncelog::broadcast::Verdict::Park("look".into()));
     desk.submit("parked", "p").unwrap_err();
     check("done", 0, &[KeyState::Done]);
@@ -379,7 +379,7 @@ pub(crate) fn keys_say_what_the_records_prove() {
 pub(crate) fn the_sweeper_forgets_keys_whose_window_is_over() {
     let desk = Desk::open();
     for key in 0..50 {
-        desk.submit(&key.to_string(), "p").unwrap();
+        drop(desk.submit(&key.to_string(), "p").unwrap());
     }
     desk.hands.pass(DAY_MS + 1_000);
     // A refresh has it look at once.

@@ -109,7 +109,7 @@ fn a_payload_that_is_no_json_of_a_type_of_json_is_refused_and_consumes_nothing()
     assert_eq!(conflict.kind(), ErrorKind::Conflict);
     // Of bytes there are no two forms.
     let bytes = |payload| desk.broadcaster.submit(&request("bytes", payload), None);
-    bytes(r#"{"a":1}"#).unwrap();
+    drop(bytes(r#"{"a":1}"#).unwrap());
     assert_eq!(bytes(r#"{"a":1.0}"#).unwrap_err().kind(), ErrorKind::Conflict);
 }
 
@@ -145,7 +145,7 @@ fn a_type_that_warns_answers_with_the_original_and_names_the_fields() {
         let fields = [("rows".to_owned(), value.as_bytes().to_vec())];
         super::sameness::asked("Plain", "named", "p").identity(Identity::Fields(fields.into()))
     };
-    desk.broadcaster.submit(&named("1"), None).unwrap();
+    drop(desk.broadcaster.submit(&named("1"), None).unwrap());
     assert_eq!(desk.broadcaster.submit(&named("2"), None).unwrap().differs, ["rows"]);
 }
 
@@ -179,7 +179,7 @@ fn who_asks_again_while_his_first_request_waits_is_told_that_nothing_is_known() 
             assert!(again.is_retryable() && again.retry_after().is_some());
         }
         desk.script.let_go();
-        holder.join().unwrap().unwrap();
+        drop(holder.join().unwrap().unwrap());
         // The key was consumed after all.
         let answer = first.join().unwrap().unwrap();
         assert_same(&answer, &desk.broadcaster.submit(&held("k"), None).unwrap());
