@@ -148,6 +148,8 @@ pub enum Bug {
     /// Retention and trims let go of the message with the last time tick before the next one is
     /// durable.
     TickUnkept,
+    /// A reserve is made of the next size or not at all.
+    ReserveDoubled,
     /// New work keeps no room for itself in the next checkpoint.
     CheckpointUncounted,
 }
@@ -194,9 +196,10 @@ impl Bug {
     pub const DAMAGE: [Self; 1] = [Self::LaterNotAsked];
 
     /// The bugs of space: of what is kept for the work that was accepted.
-    pub const SPACE: [Self; 5] = [
+    pub const SPACE: [Self; 6] = [
         Self::ReserveSpent,
         Self::ReserveUnsynced,
+        Self::ReserveDoubled,
         Self::EndUnpinned,
         Self::TickUnkept,
         Self::CheckpointUncounted,

@@ -27,6 +27,7 @@ mod room;
 pub(crate) mod space;
 mod stats;
 mod store;
+pub(crate) mod taken;
 mod trace;
 mod waits;
 
