@@ -21,6 +21,7 @@ mod counts;
 mod deciding;
 mod ends;
 mod fingerprint;
+mod freeing;
 mod handle;
 mod holds;
 mod jobs;
@@ -74,6 +75,7 @@ use self::checkpoint::{Checkpoints, due_bytes};
 use self::core::{Core, Inner};
 use self::counts::Counts;
 use self::deciding::DECISION_LEN;
+use self::freeing::Freeing;
 use self::handle::{Handle, inside, to_the_end};
 
 pub use self::jobs::{Ended, Jobs, SliceMessage};
@@ -339,8 +341,9 @@ impl Broadcaster {
     }
 
     /// Writes the state into control, reads it back, and drops the records that no restart needs
-    /// any more; a broadcaster does so by itself, see [`Options::checkpoint_bytes`]. False when
-    /// there was nothing to write behind the last checkpoint.
+    /// any more; a broadcaster does so by itself, see [`Options::checkpoint_bytes`], and where
+    /// somebody is refused for want of space that this frees. False when there was nothing to write
+    /// behind the last checkpoint.
     ///
     /// # Errors
     ///
@@ -454,6 +457,7 @@ fn replayed(mut store: Store, options: Options) -> Result<Arc<Inner>> {
     core.unchecked_bytes = restored.behind_bytes;
     core.checkpoint_due_bytes = due_bytes(&options, restored.checkpoint.as_ref());
     core.stream_bytes = restored.checkpoint.map_or(0, |checkpoint| checkpoint.stream_bytes);
+    core.freeing = Freeing::restored(restored.checkpoint.as_ref());
     if let Err(e) = holds::take_up(&mut core, &store) {
         if let Err(e) = store.close() {
             tracing::debug!(error = %e, "a store that is not taken up closes");

@@ -10,6 +10,7 @@ mod cut_short;
 pub(crate) mod decisions;
 pub(crate) mod desk;
 mod forbidden;
+mod freeing;
 mod halts;
 mod history;
 mod holders;
