@@ -30,7 +30,7 @@ use crate::clock::Clock;
 use crate::error::Result;
 
 /// What the first critical section says.
-enum Looked<'a> {
+pub(super) enum Looked<'a> {
     /// The key is known: this is its answer.
     Known(Answer),
     /// It is not, and is reserved.
@@ -137,7 +137,7 @@ impl Inner {
     }
 
     /// Lookup and reservation, in one critical section.
-    fn look_up(
+    pub(super) fn look_up(
         &self,
         request: &Request,
         print: &Fingerprint,
@@ -162,6 +162,10 @@ impl Inner {
             }
             if core.reservations.get(scope).is_some_and(|reservation| reservation.owned) {
                 core = self.wait_for_reservation(core, scope, deadline)?;
+                #[cfg(planted)]
+                if crate::planted::is_active(crate::planted::Bug::WaitersAllGo) {
+                    core.reservations.remove(scope);
+                }
                 (now_ms, clock_held) = self.time().look();
                 continue;
             }

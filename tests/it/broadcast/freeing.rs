@@ -97,22 +97,20 @@ fn no_checkpoint_is_written_that_frees_nothing() {
     // What comes free from here on is somebody else's, and there is nothing more to free.
     let refused = || {
         desk.io.set_free_blocks(Some(0));
-        let refused = accept_this(&desk, &asked("too much", 2 << 20)).unwrap_err();
+        let refused = accept_this(&desk, &asked("too much", 200_000)).unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::StoreFull, "{refused}");
         desk.broadcaster.stats().checkpoints
     };
-    let mut before = refused();
-    // What is under way comes to its end.
-    wait("checkpoints without an end", || {
-        let now = refused();
-        let rests = now.written == before.written && now.failed == before.failed;
-        before = now;
-        rests && {
-            desk.hands.pass(2_000);
-            let again = (0..20).map(|_| refused()).last().unwrap();
-            again.written == before.written && again.failed == before.failed
-        }
-    });
+    let before = refused();
+    let mut after = before;
+    for _ in 0..60 {
+        // More than it rests behind an attempt that fails.
+        desk.hands.pass(2_000);
+        after = refused();
+    }
+    // One may have been under way.
+    let more = (after.written - before.written, after.failed - before.failed);
+    assert!(more.0 <= 2 && more.1 <= 2, "{more:?} checkpoints");
     desk.broadcaster.close().unwrap();
 }
 
