@@ -35,9 +35,9 @@ struct Size {
 }
 
 fn size() -> Size {
-    let reach = Reach { ways: [80, 4], kills: 3, losses: 24, failures: 1 };
+    let reach = Reach { ways: [80, 4], kills: 3, losses: 24, failures: 1, reuses: 4 };
     if !cfg!(planted) {
-        let reach = Reach { ways: [16, 2], kills: 6, losses: 48, failures: 1 };
+        let reach = Reach { ways: [16, 2], kills: 6, losses: 48, failures: 1, reuses: 1 };
         return Size { reach, drawn: 40, distinct: 10_000 };
     }
     let reach = Reach { ways: [400, 6], failures: 2, ..reach };

@@ -16,7 +16,7 @@ use crate::figures::figure;
 /// Drawn workloads among those written for a purpose.
 const DRAWN: u64 = 20;
 /// Fewer ways than the crash tests play: a bug that shows only there is one that hardly shows.
-const REACH: Reach = Reach { ways: [12, 3], kills: 3, losses: 24, failures: 1 };
+const REACH: Reach = Reach { ways: [12, 3], kills: 3, losses: 24, failures: 1, reuses: 1 };
 
 /// The workload and the promise that it broke, or `None` when the bug survived all of them. Without
 /// a bug `no_crash_breaks_a_promise` plays the same workloads, in more ways.

@@ -30,6 +30,8 @@ pub(crate) struct Reach {
     pub(crate) losses: u64,
     /// Times that each sync of a file or directory fails.
     pub(crate) failures: usize,
+    /// One power loss of so many is played again with blocks given to others.
+    pub(crate) reuses: u64,
 }
 
 /// What came before a second crash: nothing for the first one.
@@ -188,7 +190,9 @@ impl<'a> Explorer<'a> {
             let left = machine.power_loss(&unsynced, &way);
             self.visit(&left, oracle, (loss, End::Power), trail)
                 .map_err(|e| format!("{loss} that left {way:?}: {e}"))?;
-            if let Some(reused) = machine.reuse_blocks(&left, dice) {
+            if dice.below(self.reach.reuses) == 0
+                && let Some(reused) = machine.reuse_blocks(&left, dice)
+            {
                 self.visit(&reused, oracle, (REUSE, End::Power), trail)
                     .map_err(|e| format!("{loss} that left {way:?}, blocks reused: {e}"))?;
             }

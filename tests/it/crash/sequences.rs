@@ -8,7 +8,8 @@ use super::explore::{Explorer, Reach};
 use super::seen::{Counts, Seen};
 use crate::figures::{figure, is_release};
 
-const REACH: Reach = Reach { ways: [80, 0], kills: u64::MAX, losses: u64::MAX, failures: 1 };
+const REACH: Reach =
+    Reach { ways: [80, 0], kills: u64::MAX, losses: u64::MAX, failures: 1, reuses: 1 };
 
 /// What a log is asked to do.
 fn calls() -> Vec<Op> {
