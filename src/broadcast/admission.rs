@@ -162,10 +162,6 @@ impl Inner {
             }
             if core.reservations.get(scope).is_some_and(|reservation| reservation.owned) {
                 core = self.wait_for_reservation(core, scope, deadline)?;
-                #[cfg(planted)]
-                if crate::planted::is_active(crate::planted::Bug::WaitersAllGo) {
-                    core.reservations.remove(scope);
-                }
                 (now_ms, clock_held) = self.time().look();
                 continue;
             }
@@ -242,6 +238,10 @@ impl Inner {
             if !reservation.owned && reservation.waiters == 0 {
                 core.reservations.remove(scope);
             }
+        }
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::WaitersAllGo) {
+            core.reservations.remove(scope);
         }
         if told { Ok(core) } else { Err(refusal::admission_pending()) }
     }

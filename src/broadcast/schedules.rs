@@ -1,4 +1,4 @@
-//! Schedules of admission and of the resource locks: callers beside each other, beside a close and a
+//! Schedules of admission and of the resource locks: callers beside each other, a close and a
 //! checkpoint, and beside them the one thread that does what the threads of a broadcaster do.
 
 use oncelog_format::control::Park;

@@ -95,8 +95,8 @@ impl Log {
         (!gate.has_room(bytes)).then_some(gate.end)
     }
 
-    /// Starts a segment where so many bytes, which end work, do not fit into the tail, with room for
-    /// a batch; takes the reserve where there is no other, and leaves so many bytes of it.
+    /// Starts a segment where so many bytes, which end work, do not fit into the tail: with room
+    /// for a batch, of the reserve where there is no other, of which so many bytes are left.
     ///
     /// # Errors
     ///

@@ -122,7 +122,7 @@ fn a_reserve_has_its_blocks_also_where_none_can_be_reserved() {
     write_zeros(&*reserve, 0, len).unwrap();
 }
 
-/// What was made behind a kill was to be as large as before, of less than that, or nothing was made.
+/// What was made behind a kill was to be as large as before, of less than that, or there was none.
 #[test]
 fn a_reserve_that_a_kill_takes_is_made_again_for_all_that_was_promised() {
     const FRAME: u64 = 256;
