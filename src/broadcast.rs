@@ -22,6 +22,7 @@ mod counts;
 mod deciding;
 mod ends;
 mod fingerprint;
+mod freeing;
 mod handle;
 mod holds;
 mod jobs;
@@ -74,6 +75,8 @@ use self::catalogue::check_policy;
 use self::checkpoint::{Checkpoints, due_bytes};
 use self::core::{Core, Inner};
 use self::counts::Counts;
+use self::deciding::DECISION_LEN;
+use self::freeing::Freeing;
 use self::handle::{Handle, inside, to_the_end};
 
 pub use self::canonical_json::canonical_json;
@@ -263,7 +266,7 @@ impl Broadcaster {
     pub fn refresh(&self, policy: Policy) -> Result<()> {
         let inner = self.inner();
         let (pending, _) = inner.with_room(|| {
-            let mut core = inner.lock();
+            let mut core = inner.lock_to_take_in(DECISION_LEN);
             core.usable()?;
             check_policy(&policy, &core.state)?;
             let handed = inner.hand_over(&mut core, vec![Body::Policy(policy.record())])?;
@@ -287,16 +290,8 @@ impl Broadcaster {
     /// Durable when this returns `Ok`.
     pub fn ensure_vchannels(&self, names: &[String]) -> Result<()> {
         let inner = self.inner();
-        let handed = inner.with_room(|| {
-            let mut core = inner.lock();
-            core.usable()?;
-            let bodies = inner.missing_vchannels(&core, names)?;
-            if bodies.is_empty() {
-                return Ok(None);
-            }
-            inner.hand_over(&mut core, bodies).map(Some)
-        })?;
-        handed.map_or_else(|| inner.settle_before(), |(pending, _)| inner.settle(pending))
+        let handed = inner.with_room(|| inner.make_vchannels(names))?;
+        handed.map_or_else(|| inner.settle_before(), |pending| inner.settle(pending))
     }
 
     /// Returns the collection of a name, made of `spec` where there is none. What exists is not
@@ -354,8 +349,9 @@ impl Broadcaster {
     }
 
     /// Writes the state into control, reads it back, and drops the records that no restart needs
-    /// any more; a broadcaster does so by itself, see [`Options::checkpoint_bytes`]. False when
-    /// there was nothing to write behind the last checkpoint.
+    /// any more; a broadcaster does so by itself, see [`Options::checkpoint_bytes`], and where
+    /// somebody is refused for want of space that this frees. False when there was nothing to write
+    /// behind the last checkpoint.
     ///
     /// # Errors
     ///
@@ -383,7 +379,7 @@ impl Broadcaster {
         use crate::clock::Clock as _;
         let inner = self.inner();
         let (pending, to_ms) = inner.with_room(|| {
-            let mut core = inner.lock();
+            let mut core = inner.lock_to_take_in(DECISION_LEN);
             let (from_ms, to_ms) = (inner.time().wall_ms(), inner.time().rebased_ms());
             let body = Body::ClockRebase(ClockRebase { from_ms });
             let (pending, _) = inner.hand_over_at(&mut core, vec![body], to_ms)?;
@@ -406,9 +402,10 @@ impl Broadcaster {
     pub fn accept_window(&self, reason: &str) -> Result<()> {
         let inner = self.inner();
         let accepted = WindowAccepted { reason: ends::fitting(reason).to_owned() };
+        let len = accepted.reason.len() + DECISION_LEN;
         let body = Body::WindowAccepted(accepted);
-        let (pending, _) =
-            inner.with_room(|| inner.hand_over(&mut inner.lock(), vec![body.clone()]))?;
+        let (pending, _) = inner
+            .with_room(|| inner.hand_over(&mut inner.lock_to_take_in(len), vec![body.clone()]))?;
         inner.settle(pending)
     }
 
@@ -469,6 +466,7 @@ fn replayed(mut store: Store, options: Options) -> Result<Arc<Inner>> {
     core.unchecked_bytes = restored.behind_bytes;
     core.checkpoint_due_bytes = due_bytes(&options, restored.checkpoint.as_ref());
     core.stream_bytes = restored.checkpoint.map_or(0, |checkpoint| checkpoint.stream_bytes);
+    core.freeing = Freeing::restored(restored.checkpoint.as_ref());
     if let Err(e) = holds::take_up(&mut core, &store) {
         if let Err(e) = store.close() {
             tracing::debug!(error = %e, "a store that is not taken up closes");

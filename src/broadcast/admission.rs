@@ -30,7 +30,7 @@ use crate::clock::Clock;
 use crate::error::Result;
 
 /// What the first critical section says.
-enum Looked<'a> {
+pub(super) enum Looked<'a> {
     /// The key is known: this is its answer.
     Known(Answer),
     /// It is not, and is reserved.
@@ -139,7 +139,7 @@ impl Inner {
     }
 
     /// Lookup and reservation, in one critical section.
-    fn look_up(
+    pub(super) fn look_up(
         &self,
         asked: &Asked<'_>,
         starts_job: bool,
@@ -242,6 +242,10 @@ impl Inner {
             if !reservation.owned && reservation.waiters == 0 {
                 core.reservations.remove(scope);
             }
+        }
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::WaitersAllGo) {
+            core.reservations.remove(scope);
         }
         if told { Ok(core) } else { Err(refusal::admission_pending()) }
     }

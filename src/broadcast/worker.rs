@@ -288,11 +288,10 @@ impl Inner {
                 core = self.lock();
                 continue;
             };
-            let durable = pending.wait();
-            self.store.control().tell();
+            let durable = self.wait_durable(pending);
             core = self.lock();
             match durable {
-                Ok(_) => {
+                Ok(()) => {
                     let job = self.settled(&mut core, settled);
                     if let Some(job) = job {
                         drop(core);

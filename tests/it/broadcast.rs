@@ -10,6 +10,7 @@ mod cut_short;
 pub(crate) mod decisions;
 pub(crate) mod desk;
 mod forbidden;
+mod freeing;
 mod halts;
 mod history;
 mod holders;
@@ -28,6 +29,7 @@ mod sameness;
 pub(crate) mod space;
 mod stats;
 mod store;
+pub(crate) mod taken;
 mod trace;
 mod waits;
 

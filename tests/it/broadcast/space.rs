@@ -18,8 +18,8 @@ use crate::figures::{figure, is_release};
 
 /// Free blocks that a disk is left with, at most: enough for a reserve and three segments more.
 const FREE_MAX: u64 = 64;
-/// Bytes of frames that a reserve of the least size takes.
-const RESERVE_BYTES: usize = (64 << 10) - (12 << 10);
+/// Bytes of frames that a reserve takes which is kept for a few broadcasts.
+const RESERVE_BYTES: usize = (128 << 10) - (12 << 10);
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
 fn open(io: &MemIo, hands: &Arc<Hands>, options: &Options) -> Result<Broadcaster> {
@@ -208,12 +208,13 @@ fn a_task_that_is_parked_can_be_skipped_on_a_full_disk() {
 
 /// Accepts what a disk takes that is full.
 fn accepted_until_full(desk: &Desk) -> Vec<BroadcastId> {
-    let mut accepted = vec![accept_this(desk, &request("0", "p")).unwrap()];
+    let accept = |n: usize| accept_this(desk, &request(&n.to_string(), "p"));
+    let mut accepted: Vec<BroadcastId> = (0..8).map(|n| accept(n).unwrap()).collect();
     desk.io.set_free_blocks(Some(0));
-    while let Ok(id) = accept_this(desk, &request(&accepted.len().to_string(), "p")) {
+    while let Ok(id) = accept(accepted.len()) {
         accepted.push(id);
     }
-    assert!(accepted.len() > 5, "{} were accepted", accepted.len());
+    assert!(accepted.len() > 10, "{} were accepted", accepted.len());
     accepted
 }
 
