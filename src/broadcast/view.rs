@@ -86,12 +86,18 @@ impl StoreView {
     pub fn restart_needs(&self) -> Result<(Option<Lsn>, Lsn)> {
         let (mut reader, extent) = (self.control.reader(None)?, extent(&self.control));
         let mut ends = Ends::all(extent);
-        let newest = ends.next(&mut reader)?;
-        let older = if newest.is_some() { ends.next(&mut reader)? } else { None };
-        Ok(match older {
-            Some((end, lsn)) => (Some(lsn), Lsn::at_least_first(end.covers).next()),
-            None => (None, extent.oldest),
-        })
+        let mut newest = None;
+        while let Some(run) = ends.next(&mut reader)? {
+            // A restart takes none of a later version.
+            if run.is_later() {
+                continue;
+            }
+            if newest.is_some() {
+                return Ok((Some(run.lsn), Lsn::at_least_first(run.end.covers).next()));
+            }
+            newest = Some(run);
+        }
+        Ok((None, extent.oldest))
     }
 
     /// The names of the pchannels, sorted: those that control names, and others that have a log.
