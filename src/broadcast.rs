@@ -80,7 +80,7 @@ pub use self::keys::{KeyHistory, KeyInfo, KeyState, WindowSummary};
 pub use self::kind::{MessageType, Noop, Role, Task, Verdict};
 pub use self::opening::Opening;
 pub use self::options::{CollectionSpec, Options};
-pub use self::policy::{Policy, Setting, Violation, WhenFull, parse_duration};
+pub use self::policy::{Policy, Setting, Violation, WhenFull, format_duration, parse_duration};
 pub use self::request::{Answer, Identity, Outcome, Request, check_client_key};
 pub use self::seen::Seen;
 pub use self::state::{Job, State, TaskState};
@@ -125,7 +125,7 @@ impl Broadcaster {
     ///
     /// # Durability
     ///
-    /// A policy unlike the one recorded last is recorded.
+    /// A policy unlike the one recorded last is recorded, but for [`Options::only`].
     pub fn open(store: Store, options: Options) -> Result<Self> {
         let broadcaster = Self::opened(store, options)?;
         broadcaster.tell_drivers();
@@ -168,7 +168,9 @@ impl Broadcaster {
             Ok::<_, Error>(())
         };
         spawn("oncelog-settle", Inner::settle_all)?;
-        spawn("oncelog-sweep", |inner| inner.sweep_all())?;
+        if inner.options.sweeps() {
+            spawn("oncelog-sweep", |inner| inner.sweep_all())?;
+        }
         spawn("oncelog-checkpoint", |inner| inner.checkpoint_all())?;
         (0..worker_count).try_for_each(|_| spawn("oncelog-work", Inner::work))
     }
@@ -452,11 +454,11 @@ fn replayed(mut store: Store, options: Options) -> Result<Arc<Inner>> {
     } else {
         state
     };
-    check_policy(&options.policy, &state)?;
+    let policy = catalogue::policy_in_force(options.policy.as_ref(), &state)?;
     let newest_ms = restored.newest_ms.map(|newest_ms| newest_ms.max(state.newest_ms()));
     let named = state.vchannels().map(|(_, pchannel)| pchannel.to_owned()).collect();
     store.start(newest_ms, &named)?;
-    let mut core = Core::new(state, options.policy.clone());
+    let mut core = Core::new(state, policy);
     core.unchecked_bytes = restored.behind_bytes;
     core.checkpoint_due_bytes = due_bytes(&options, restored.checkpoint.as_ref());
     core.stream_bytes = restored.checkpoint.map_or(0, |checkpoint| checkpoint.stream_bytes);
@@ -482,6 +484,8 @@ fn replayed(mut store: Store, options: Options) -> Result<Arc<Inner>> {
         checkpoints,
         counts,
     });
-    inner.note_policy()?;
+    if inner.options.only.is_none() {
+        inner.note_policy()?;
+    }
     Ok(inner)
 }

@@ -321,7 +321,7 @@ impl Inner {
         let covers = self.store.control().next_lsn().get().saturating_sub(1);
         let last = known.whole.last().map_or(0, |last| last.end.get());
         if covers == 0 || covers == last {
-            // What was counted beside the last one waits for the next record: none is due till then.
+            // What was counted beside the last one waits for the next record: none is due before.
             core.unchecked_bytes = 0;
             return Ok(None);
         }

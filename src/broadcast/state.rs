@@ -29,6 +29,7 @@ mod task;
 
 pub(crate) use self::entries::EntryOrder;
 use self::size::{Size, job_bytes, task_bytes};
+pub(super) use self::task::promised_until_ms;
 pub use self::task::{Job, TaskState};
 
 /// What is known of a scope.

@@ -246,7 +246,7 @@ fn parked_work_is_resumed_or_skipped_from_outside() {
 
 /// A clock that stands still, so long ago.
 #[derive(Debug)]
-struct Ago(Duration);
+pub(crate) struct Ago(pub(crate) Duration);
 
 impl Clock for Ago {
     fn wall_ms(&self) -> u64 {
