@@ -89,7 +89,7 @@ pub use self::stats::{
     WaitStats,
 };
 pub use self::trace::TraceParent;
-pub use self::view::StoreView;
+pub use self::view::{LogTimes, StoreView};
 pub use self::window::Window;
 pub use oncelog_format::control::Collection;
 pub use oncelog_format::message::{AckMode, BroadcastId, Resource, Scope, TimeTick};
@@ -333,8 +333,8 @@ impl Broadcaster {
     }
 
     /// Everything that keeps messages of a pchannel on the disk, the holder of the oldest one
-    /// first: broadcasts whose acks are not durable, jobs that run, cursors, and what is kept
-    /// anyway; `None` where there is no such pchannel.
+    /// first: broadcasts whose acks are not durable, jobs that run by a plan, cursors, and what is
+    /// kept anyway; `None` where there is no such pchannel.
     #[must_use]
     pub fn why_not_trimmed(&self, pchannel: &str) -> Option<Vec<LogHolder>> {
         self.inner().store.channel(pchannel).map(|channel| channel.holders())

@@ -265,6 +265,28 @@ pub(crate) fn oldest(reader: &mut Reader, extent: Extent) -> Result<Option<(Stat
     Ok(oldest)
 }
 
+/// The state as it was at a log time, in milliseconds; `None` where records of then are gone.
+pub(crate) fn restore_at(reader: &mut Reader, extent: Extent, at_ms: u64) -> Result<Option<State>> {
+    let (mut ends, mut begin) = (Ends::all(extent), None);
+    while begin.is_none()
+        && let Some(Run { end, lsn, .. }) = ends.next(reader)?
+    {
+        let state = load(reader, end, lsn)?.filter(|state| state.newest_ms() <= at_ms);
+        begin = state.map(|state| (state, Lsn::at_least_first(end.covers).next()));
+    }
+    let (mut state, from) = match begin {
+        Some(begin) => begin,
+        None if extent.oldest == Lsn::FIRST => (State::default(), Lsn::FIRST),
+        None => return Ok(None),
+    };
+    replay(reader, from, |_, record| {
+        if record.at_ms <= at_ms {
+            state.apply(record);
+        }
+    })?;
+    Ok(Some(state))
+}
+
 /// Rebuilds each checkpoint from what stands before it, and compares digests; returns how many.
 ///
 /// # Errors

@@ -271,3 +271,67 @@ fn a_configuration_that_is_refused_fails_with_one_and_names_every_value_as_the_f
     let absent = run(&["jobs", "cancel", &store, "99", "--json"], b"");
     assert_eq!((absent.code, &absent.error()["kind"]), (2, &json!("InvalidInput")));
 }
+
+/// A look at a time before the oldest record that was left showed the keys of later.
+#[test]
+fn keys_of_a_time_that_nothing_tells_of_are_refused_with_the_oldest_that_can_be_asked_for() {
+    let (_dir, store) = fresh("store");
+    let broadcaster = open(&store, Duration::ZERO, Options::new());
+    let at = |args: &[&str], time: &str| {
+        run(&[&["keys", &store], args, &["--at", time, "--json"]].concat(), b"")
+    };
+    let all: [&[&str]; 3] = [&[], &["0"], &["--summary"]];
+    for round in 0..3 {
+        for n in 0..30 {
+            let mut large = request("Noop", &(30 * round + n).to_string());
+            large.payload = vec![b'x'; 60_000];
+            broadcaster.submit(&large, None).unwrap();
+        }
+        if round == 0 {
+            for args in all {
+                let early = at(args, "2001-02-03T04:05:06Z");
+                assert_eq!(early.code, 0, "{args:?}: {}", early.err);
+                let told = early.objects();
+                assert!(told.iter().all(|key| key["state"] == "unknown" || key["live_count"] == 0));
+            }
+        }
+        broadcaster.checkpoint().unwrap();
+    }
+    broadcaster.close().unwrap();
+    for args in all {
+        let early = at(args, "2001-02-03T04:05:06Z");
+        let error = early.error();
+        assert_eq!((early.code, &error["kind"]), (1, &json!("Trimmed")), "{args:?}: {error}");
+        assert_eq!((error["retryable"].as_bool(), &early.out), (Some(false), &String::new()));
+        let message = error["message"].as_str().unwrap();
+        let oldest = message
+            .split_whitespace()
+            .find_map(|word| word.trim_end_matches(':').parse::<jiff::Timestamp>().ok());
+        let oldest = oldest.unwrap_or_else(|| panic!("no time in {message}")).to_string();
+        assert_eq!(at(args, &oldest).code, 0, "{args:?} at {oldest}");
+    }
+}
+
+#[test]
+fn keys_of_a_store_that_rested_say_where_a_process_that_has_it_may_find_something_else() {
+    let (_dir, store) = fresh("store");
+    let mut hour = Policy::default();
+    hour.window_lifetime = Duration::from_secs(60 * 60);
+    let ago = Duration::from_secs(2 * 60 * 60);
+    let broadcaster = open(&store, ago, Options::new().policy(hour));
+    broadcaster.submit(&request("Noop", "k"), None).unwrap();
+    let told = || {
+        let key = objects(&["keys", &store, "k"]).remove(0);
+        let summary = objects(&["keys", &store, "--summary"]).remove(0);
+        assert_eq!(key["unsure"], summary["unsure"]);
+        let text = run(&["keys", &store, "k"], b"").out;
+        assert_eq!(text.contains("may not believe this clock"), key["unsure"] == true, "{text}");
+        (key["state"].clone(), key["unsure"].clone())
+    };
+    assert_eq!(told(), (json!("expired"), json!(true)), "beside a writer");
+    broadcaster.close().unwrap();
+    let broadcaster = open(&store, Duration::ZERO, Options::new().unswept());
+    broadcaster.submit(&request("Noop", "other"), None).unwrap();
+    assert_eq!(told(), (json!("expired"), json!(false)), "behind a record of this minute");
+    broadcaster.close().unwrap();
+}

@@ -53,6 +53,13 @@ pub(crate) enum Failure {
     Unclosed(Error),
     /// The same of work without a key, which must not simply be done again.
     KeylessUnclosed(Error),
+    /// A time was asked for of which nothing is left.
+    Untold {
+        /// What is left.
+        message: String,
+        /// The store.
+        path: PathBuf,
+    },
     /// A configuration that breaks a rule, or is none.
     Config {
         /// What it breaks.
@@ -124,6 +131,7 @@ impl Failure {
             Self::Library(error) | Self::Keyless(error) => exit_of(error.kind()),
             Self::Unclosed(_) | Self::KeylessUnclosed(_) => exit_of(ErrorKind::OutcomeUnknown),
             Self::Usage { .. } => Exit::Usage,
+            Self::Untold { .. } => exit_of(ErrorKind::Trimmed),
             Self::Config { .. } | Self::Limit(_) | Self::Stream { .. } => Exit::Failed,
             Self::Pipe(exit) | Self::Several(_, exit) => *exit,
         }

@@ -112,6 +112,12 @@ impl Parts {
                 path: path.as_ref().map(|path| path.display().to_string()),
                 ..Self::default()
             },
+            Failure::Untold { message, path } => Self {
+                kind: format!("{:?}", oncelog::ErrorKind::Trimmed),
+                message: message.clone(),
+                path: Some(path.display().to_string()),
+                ..Self::default()
+            },
             Failure::Limit(message) => {
                 Self { kind: "Limit".into(), message: message.clone(), ..Self::default() }
             }

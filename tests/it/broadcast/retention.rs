@@ -145,7 +145,7 @@ pub(crate) fn eviction_takes_the_oldest_key_without_a_promise_and_never_a_firm_o
     let at_ms = view.newest_ms();
     let keys = view.keys("default", Some(b"1"), at_ms).unwrap();
     assert_eq!(keys.iter().map(|key| key.state).collect::<Vec<_>>(), [KeyState::Evicted]);
-    let window = view.window(at_ms);
+    let window = view.window(at_ms).unwrap();
     assert_eq!((window.live_count, window.evicted_count, window.expired_count), (2, 1, 0));
     assert!(window.effective_ms < window.lifetime_ms);
     let again = desk.submit("1", "p").unwrap();
