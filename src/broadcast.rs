@@ -28,6 +28,8 @@ mod keys;
 mod kind;
 mod locks;
 mod made;
+#[cfg(any(test, feature = "testing"))]
+mod noted;
 mod opening;
 mod operator;
 mod options;
@@ -39,6 +41,9 @@ mod refusal;
 mod request;
 mod restore;
 mod room;
+#[cfg(any(loom, shuttle))]
+#[cfg(test)]
+mod scheduled;
 #[cfg(loom)]
 #[cfg(test)]
 mod schedules;
@@ -78,6 +83,8 @@ use self::handle::{Handle, inside, to_the_end};
 pub use self::jobs::{Ended, Jobs, SliceMessage};
 pub use self::keys::{KeyHistory, KeyInfo, KeyState, WindowSummary};
 pub use self::kind::{MessageType, Noop, Role, Task, Verdict};
+#[cfg(any(test, feature = "testing"))]
+pub use self::noted::tell_waits;
 pub use self::opening::Opening;
 pub use self::options::{CollectionSpec, Options};
 pub use self::policy::{Policy, Setting, Violation, WhenFull, parse_duration};

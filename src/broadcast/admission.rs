@@ -259,6 +259,10 @@ impl Inner {
                 if core.usable().is_err() {
                     return Err(refusal::unknown());
                 }
+                #[cfg(planted)]
+                if crate::planted::is_active(crate::planted::Bug::HandedIsAccepted) {
+                    break;
+                }
                 let (next, told) = self.wait(core, &cell.turned, deadline);
                 core = next;
                 if !told {

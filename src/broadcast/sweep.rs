@@ -5,6 +5,7 @@
 use std::sync::PoisonError;
 
 use oncelog_format::control::{Body, DropCause, Dropped};
+use oncelog_format::message::BroadcastId;
 
 use super::core::Inner;
 use crate::clock::Clock;
@@ -53,6 +54,16 @@ impl Inner {
         core.usable()?;
         let now_ms = self.time().wall_ms().max(core.state.newest_ms());
         let over = core.state.window().over(now_ms, BATCH_COUNT_MAX);
+        #[cfg(planted)]
+        let over = if crate::planted::is_active(crate::planted::Bug::SweptAsSeen) {
+            let scope = |id: &BroadcastId| core.state.task(*id)?.accepted.scope.clone();
+            let seen: Vec<_> = over.iter().filter_map(scope).collect();
+            drop(core);
+            core = self.lock();
+            seen.iter().filter_map(|scope| core.state.owner(scope)).collect()
+        } else {
+            over
+        };
         let mut batch: Vec<Body> =
             over.into_iter().map(|id| dropped(id, DropCause::Expired)).collect();
         let retention_ms = core.policy.record().task_retention_ms;
@@ -71,6 +82,6 @@ impl Inner {
     }
 }
 
-fn dropped(id: oncelog_format::message::BroadcastId, cause: DropCause) -> Body {
+fn dropped(id: BroadcastId, cause: DropCause) -> Body {
     Body::Dropped(Dropped { id, cause })
 }

@@ -1,0 +1,55 @@
+//! A close beside a worker in a callback, with the loops of the worker and of the thread that waits
+//! for the disk.
+
+use std::sync::atomic::Ordering;
+
+use super::super::scheduled::{Fussy, open_with, store};
+use super::*;
+
+/// Starts loops of a broadcaster as its own threads.
+fn start(broadcaster: &Broadcaster, loops: &[fn(&Arc<Inner>)]) {
+    let mut threads = broadcaster.handle.threads.lock().unwrap();
+    for body in loops.iter().copied() {
+        let inner = Arc::clone(broadcaster.inner());
+        threads.push(thread::spawn(move || body(&inner)));
+    }
+}
+
+#[test]
+fn a_close_waits_for_the_callback_that_runs_and_loses_no_end() {
+    let accepted = made_with(|broadcaster| {
+        accept(broadcaster, &request(Some("k"), "p"));
+        let mut core = broadcaster.inner().lock();
+        while let Some((pending, _)) = core.settling.pop_front() {
+            pending.wait().unwrap();
+        }
+    });
+    explored("close and callback", move || {
+        let (io, kind) = (MemIo::new(accepted.clone()), Fussy::slow(true));
+        let broadcaster = open_with(store(Arc::new(io.clone()), 0), Arc::clone(&kind));
+        start(&broadcaster, &[Inner::settle_all, Inner::work]);
+        broadcaster.close().unwrap();
+        assert!(!kind.inside.load(Ordering::SeqCst), "a callback outlives the close");
+        let next = open(&MemIo::new(io.machine()));
+        let (done, open) = next.read(|state, _| {
+            let done = state.tasks().filter(|(_, task)| task.done.is_some()).count();
+            (done, state.open_tasks().count())
+        });
+        // Its end is there, or is left to the next process.
+        assert_eq!(done + open, 1);
+        assert!(done == 0 || kind.over.load(Ordering::SeqCst), "done without its callback");
+        next.close().unwrap();
+    });
+}
+
+#[test]
+fn who_waits_for_an_effect_is_woken_by_the_threads_that_bring_it_about() {
+    let machine = made();
+    explored("effect", move || {
+        let broadcaster = open(&MemIo::new(machine.clone()));
+        start(&broadcaster, &[Inner::settle_all, Inner::work]);
+        let answer = broadcaster.submit(&request(Some("k"), "p"), None).unwrap();
+        assert!(!answer.duplicated && answer.channels.len() == 1);
+        broadcaster.close().unwrap();
+    });
+}
