@@ -27,6 +27,7 @@ mod room;
 pub(crate) mod space;
 mod stats;
 mod store;
+mod sweeping;
 mod trace;
 mod waits;
 

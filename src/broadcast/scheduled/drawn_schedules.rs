@@ -13,7 +13,8 @@ use crate::sync::{explored_part, roll};
 
 const CALLERS: u8 = 3;
 const ASKS: u8 = 2;
-/// Of the schedules of a log that are drawn, this part: one of these takes as long as many of those.
+/// This part of as many schedules as are drawn of a log: one of these takes as long as many of
+/// those.
 const PART: usize = 20;
 
 /// What callers were told of a key last: the payload, and the answer.

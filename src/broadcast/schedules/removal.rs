@@ -16,11 +16,11 @@ fn a_retry_beside_the_sweep_of_its_key_is_new_work_once_and_stays_known() {
         let io = Arc::new(MemIo::new(old.clone()));
         let broadcaster = open_with(store(io, LATER_MS), Fussy::slow(false));
         let first = broadcaster.read(|state, _| state.tasks().next().map(|(id, _)| id)).unwrap();
-        let (sweeps, asks) = (broadcaster.clone(), broadcaster.clone());
-        let sweeper = thread::spawn(move || sweeps.inner().sweep().unwrap());
+        let asks = broadcaster.clone();
         let caller = thread::spawn(move || asks.submit(&request(Some("k"), "q"), None).unwrap());
+        broadcaster.inner().sweep().unwrap();
         serve(&broadcaster, 1);
-        let (answer, _) = (caller.join().unwrap(), sweeper.join().unwrap());
+        let answer = caller.join().unwrap();
         assert!(!answer.duplicated && answer.id != first, "the window was over");
         // It is dropped once, by whoever came first, and the newer one is there to stay.
         let again = broadcaster.submit(&request(Some("k"), "q"), None).unwrap();

