@@ -127,7 +127,7 @@ pub enum Bug {
     SyncCoversLater,
     /// One of those that wait for a sync is woken, whoever they are.
     OneWoken,
-    /// The sweeper drops whoever owns a key by then that it saw to be over.
+    /// The sweeper forgets a key that it saw to be over, whoever owns it by then.
     SweptAsSeen,
     /// Who waits for an effect is not told of it.
     EndUntold,

@@ -37,9 +37,8 @@ impl Clock for Scheduled {
 #[derive(Debug, Default)]
 pub(super) struct Fussy {
     slow: bool,
-    turn: Mutex<()>,
-    /// A callback runs.
-    pub(super) inside: AtomicBool,
+    /// A callback runs. Whoever looks may come in between.
+    pub(super) inside: Mutex<bool>,
     /// One has run.
     pub(super) over: AtomicBool,
 }
@@ -64,11 +63,10 @@ impl MessageType for Fussy {
     }
 
     fn apply(&self, _task: &Task) -> Verdict {
-        self.inside.store(true, Ordering::SeqCst);
         if self.slow {
-            drop(self.turn.lock());
+            *self.inside.lock().unwrap() = true;
+            *self.inside.lock().unwrap() = false;
         }
-        self.inside.store(false, Ordering::SeqCst);
         self.over.store(true, Ordering::SeqCst);
         Verdict::Done
     }

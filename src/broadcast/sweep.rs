@@ -55,15 +55,13 @@ impl Inner {
         let now_ms = self.time().wall_ms().max(core.state.newest_ms());
         let over = core.state.window().over(now_ms, BATCH_COUNT_MAX);
         #[cfg(planted)]
-        let over = if crate::planted::is_active(crate::planted::Bug::SweptAsSeen) {
+        if crate::planted::is_active(crate::planted::Bug::SweptAsSeen) {
             let scope = |id: &BroadcastId| core.state.task(*id)?.accepted.scope.clone();
             let seen: Vec<_> = over.iter().filter_map(scope).collect();
             drop(core);
             core = self.lock();
-            seen.iter().filter_map(|scope| core.state.owner(scope)).collect()
-        } else {
-            over
-        };
+            seen.iter().for_each(|scope| core.state.disown(scope));
+        }
         let mut batch: Vec<Body> =
             over.into_iter().map(|id| dropped(id, DropCause::Expired)).collect();
         let retention_ms = core.policy.record().task_retention_ms;

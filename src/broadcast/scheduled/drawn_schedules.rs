@@ -2,7 +2,6 @@
 //! keys and of a resource, a policy, checkpoints, and a close beside them or behind.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
 
 use super::super::*;
 use super::{Fussy, made, open, request, store};
@@ -105,7 +104,7 @@ fn play(machine: &Machine) {
         others.drain(..).for_each(|other| other.join().unwrap());
     }
     broadcaster.close().unwrap();
-    assert!(!kind.inside.load(Ordering::SeqCst), "a callback outlives the close");
+    assert!(!*kind.inside.lock().unwrap(), "a callback outlives the close");
     others.into_iter().for_each(|other| other.join().unwrap());
     let next = open(&MemIo::new(io.certain()));
     next.read(|state, _| {

@@ -33,21 +33,26 @@ fn start(broadcaster: &Broadcaster) {
     }
 }
 
-#[test]
-fn a_close_waits_for_the_callback_that_runs_and_loses_no_end() {
-    let accepted = made_with(|broadcaster| {
+/// A store in which a key was accepted, and no more.
+fn accepted() -> Machine {
+    made_with(|broadcaster| {
         accept(broadcaster, &request(Some("k"), "p"));
         let mut core = broadcaster.inner().lock();
         while let Some((pending, _)) = core.settling.pop_front() {
             pending.wait().unwrap();
         }
-    });
+    })
+}
+
+#[test]
+fn a_close_waits_for_the_callback_that_runs_and_loses_no_end() {
+    let accepted = accepted();
     explored("close and callback", move || {
         let (io, kind) = (MemIo::new(accepted.clone()), Fussy::slow(true));
         let broadcaster = open_with(store(Arc::new(io.clone()), 0), Arc::clone(&kind));
         start(&broadcaster);
         broadcaster.close().unwrap();
-        assert!(!kind.inside.load(Ordering::SeqCst), "a callback outlives the close");
+        assert!(!*kind.inside.lock().unwrap(), "a callback outlives the close");
         let next = open(&MemIo::new(io.machine()));
         let (done, open) = next.read(|state, _| {
             let done = state.tasks().filter(|(_, task)| task.done.is_some()).count();
@@ -62,12 +67,12 @@ fn a_close_waits_for_the_callback_that_runs_and_loses_no_end() {
 
 #[test]
 fn who_waits_for_an_effect_is_woken_by_the_threads_that_bring_it_about() {
-    let machine = made();
+    let accepted = accepted();
     explored("effect", move || {
-        let broadcaster = open(&MemIo::new(machine.clone()));
+        let broadcaster = open(&MemIo::new(accepted.clone()));
         start(&broadcaster);
         let answer = broadcaster.submit(&request(Some("k"), "p"), None).unwrap();
-        assert!(!answer.duplicated && answer.channels.len() == 1);
+        assert!(answer.duplicated && answer.channels.len() == 1);
         broadcaster.close().unwrap();
     });
 }
