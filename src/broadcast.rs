@@ -30,6 +30,8 @@ mod keys;
 mod kind;
 mod locks;
 mod made;
+#[cfg(any(test, feature = "testing"))]
+mod noted;
 mod opening;
 mod operator;
 mod options;
@@ -41,6 +43,9 @@ mod refusal;
 mod request;
 mod restore;
 mod room;
+#[cfg(any(loom, shuttle))]
+#[cfg(test)]
+mod scheduled;
 #[cfg(loom)]
 #[cfg(test)]
 mod schedules;
@@ -83,6 +88,8 @@ pub use self::canonical_json::canonical_json;
 pub use self::jobs::{Ended, Jobs, SliceMessage};
 pub use self::keys::{KeyHistory, KeyInfo, KeyState, WindowSummary};
 pub use self::kind::{JobEnding, MessageType, Noop, OnConflict, PayloadForm, Role, Task, Verdict};
+#[cfg(any(test, feature = "testing"))]
+pub use self::noted::tell_waits;
 pub use self::opening::Opening;
 pub use self::options::{CollectionSpec, Options};
 pub use self::policy::{Policy, Setting, Violation, WhenFull, format_duration, parse_duration};

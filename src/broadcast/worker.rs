@@ -363,6 +363,10 @@ impl Inner {
         if run.cell.end.set(answer).is_err() {
             core.told.push(Told::EndedTwice(id));
         }
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::EndUntold) {
+            return made.then_some(id);
+        }
         run.cell.turned.notify_all();
         made.then_some(id)
     }

@@ -30,6 +30,7 @@ mod sameness;
 pub(crate) mod space;
 mod stats;
 mod store;
+mod sweeping;
 pub(crate) mod taken;
 mod trace;
 mod waits;
