@@ -35,13 +35,13 @@ fn a_restart_replays_what_stands_behind_its_checkpoint_and_no_more() {
     const RECORDS: u64 = 3;
     let mut desk = Desk::open();
     for key in 0..40 {
-        desk.submit(&key.to_string(), "p").unwrap();
+        drop(desk.submit(&key.to_string(), "p").unwrap());
     }
     desk = desk.reopen();
     assert!(desk.broadcaster.stats().replay.records >= 40 * RECORDS);
     assert!(desk.broadcaster.checkpoint().unwrap());
     for key in 40..43 {
-        desk.submit(&key.to_string(), "p").unwrap();
+        drop(desk.submit(&key.to_string(), "p").unwrap());
     }
     desk = desk.reopen();
     // Those of the checkpoint itself stand behind what it covers.

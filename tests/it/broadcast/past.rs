@@ -30,7 +30,7 @@ fn now_ms(desk: &Desk) -> u64 {
 fn fill(desk: &Desk, round: u64) {
     let payload = "x".repeat(60_000);
     for n in 0..30 {
-        desk.submit(&format!("of round {round}, {n}"), &payload).unwrap();
+        drop(desk.submit(&format!("of round {round}, {n}"), &payload).unwrap());
     }
     desk.hands.pass(HOUR_MS);
 }
@@ -45,14 +45,14 @@ fn the_past_is_shown_as_it_was_and_refused_where_no_record_tells_of_it() {
         desk.hands.pass(HOUR_MS);
         now_ms(&desk)
     };
-    desk.submit("early", "p").unwrap();
+    drop(desk.submit("early", "p").unwrap());
     let before = pass();
     desk.script.next(Verdict::Park("a person has to look".into()));
     pass();
     let id = desk.submit("k", "p").unwrap_err().broadcast_id().unwrap();
     let parked = pass();
     desk.broadcaster.resume(id, "go on").unwrap();
-    desk.submit("k", "p").unwrap();
+    drop(desk.submit("k", "p").unwrap());
     let done = pass();
     let check = |key: &str, at_ms: u64, state: KeyState, live: usize| {
         let view = desk.view();
@@ -84,7 +84,7 @@ fn the_past_is_shown_as_it_was_and_refused_where_no_record_tells_of_it() {
     let late = desk.submit("late", "p").unwrap_err().broadcast_id().unwrap();
     let parked = pass();
     desk.broadcaster.resume(late, "go on").unwrap();
-    desk.submit("late", "p").unwrap();
+    drop(desk.submit("late", "p").unwrap());
     let done = pass();
     let view = desk.view();
     assert!(view.control().oldest_lsn() > Lsn::FIRST);
@@ -121,7 +121,7 @@ fn a_look_beside_a_writer_is_unsure_where_that_may_not_believe_the_clock() {
     let mut policy = Policy::default();
     policy.window_lifetime = std::time::Duration::from_millis(HOUR_MS);
     let desk = Desk::with(Arc::default(), |options| options.policy(policy));
-    desk.submit("k", "p").unwrap();
+    drop(desk.submit("k", "p").unwrap());
     // What the process that has the store does, and what a look from outside says.
     let check = |is_known: bool, state: KeyState, unsure: bool| {
         let view = desk.view();
