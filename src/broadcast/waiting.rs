@@ -14,6 +14,7 @@ use super::core::{Cell, Core, Deadline, Guard, Inner};
 use super::refusal;
 use super::request::Answer;
 use crate::error::{Error, Result};
+use crate::log::Pending;
 
 /// Most callers that wait for one key.
 pub(crate) const WAITERS_PER_KEY_MAX: usize = 1_024;
@@ -26,10 +27,16 @@ pub(crate) const WAITERS_MAX: usize = 65_536;
 pub(crate) struct Waiting<'a>(&'a AtomicUsize);
 
 impl<'a> Waiting<'a> {
-    pub(crate) fn enter(count: &'a AtomicUsize, max: usize) -> Result<Self> {
+    /// `in_flight` is the broadcast that the key was accepted for, durably; without one nobody
+    /// knows whether it will be.
+    pub(crate) fn enter(
+        count: &'a AtomicUsize,
+        max: usize,
+        in_flight: Option<BroadcastId>,
+    ) -> Result<Self> {
         if count.fetch_add(1, Ordering::SeqCst) >= max {
             count.fetch_sub(1, Ordering::SeqCst);
-            return Err(refusal::crowded(max));
+            return Err(refusal::crowded(max, in_flight));
         }
         Ok(Self(count))
     }
@@ -72,6 +79,17 @@ impl Watch {
 }
 
 impl Inner {
+    /// Waits until what follows a batch may be done, and told.
+    pub(crate) fn wait_durable(&self, pending: Pending) -> Result<()> {
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::ToldBeforeSync) {
+            return Ok(());
+        }
+        let durable = pending.wait();
+        self.store.control().tell();
+        durable.map(drop)
+    }
+
     /// Begins to wait for a task. One that was refused for space is tried again at once: there may
     /// be some by now.
     pub(crate) fn watch(&self, core: &mut Core, id: BroadcastId) -> Watch {

@@ -19,6 +19,14 @@ const BUGS: &[(Bug, &str)] = &[
     (Bug::ReservationLeaked, "a_refusal_hands_the_key_to_who_waits_for_it"),
     #[cfg(loom)]
     (Bug::LockLeaked, "a_refusal_behind_the_locks_hands_them_on"),
+    #[cfg(loom)]
+    (Bug::WaitersAllGo, "when_a_reservation_falls_exactly_one_waiter_goes_on"),
+    #[cfg(loom)]
+    (Bug::ToldBeforeSync, "nobody_is_told_of_an_end_that_a_power_loss_takes_back"),
+    #[cfg(loom)]
+    (Bug::CloseLeavesCallers, "a_close_tells_everybody_who_waits_what_is_so"),
+    #[cfg(loom)]
+    (Bug::SnapshotLate, "a_checkpoint_beside_decisions_is_the_state_at_its_begin"),
     #[cfg(shuttle)]
     (Bug::AckBeforeSync, "a_whole_log_keeps_its_promises"),
     #[cfg(shuttle)]
