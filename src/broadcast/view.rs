@@ -95,6 +95,10 @@ impl StoreView {
     ///
     /// `Corrupt`, `Unsupported`, `Io`.
     pub fn restart_needs(&self) -> Result<(Option<Lsn>, Lsn)> {
+        self.looking(Self::restart_needs_seen)
+    }
+
+    fn restart_needs_seen(&self) -> Result<(Option<Lsn>, Lsn)> {
         let (mut reader, extent) = (self.control.reader(None)?, extent(&self.control));
         let mut ends = Ends::all(extent);
         let mut newest = None;
@@ -146,9 +150,16 @@ impl StoreView {
     ///
     /// Those of [`LogView::open`]; `Corrupt`, `Io`.
     pub fn why_not_trimmed(&self, pchannel: &str) -> Result<Vec<Holder>> {
-        let log = self.channel(pchannel)?;
+        let (mut log, mut looks) = (self.channel(pchannel)?, 1);
+        let tick = loop {
+            match tick_holder_of(&log) {
+                Err(e) if is_outrun(&e, looks) => log = log.look_again()?,
+                tick => break tick?,
+            }
+            looks += 1;
+        };
         let held = self.state.needs(pchannel).into_iter().chain(log.why_not_trimmed());
-        Ok(Holder::in_order(held.chain(tick_holder_of(&log)?)))
+        Ok(Holder::in_order(held.chain(tick)))
     }
 
     /// What log time is by now, as far as the records and a clock tell.
@@ -263,7 +274,7 @@ impl StoreView {
                 return Ok(0);
             }
             let oldest = oldest(&mut reader, extent)?;
-            Ok(oldest.map_or(view.state.newest_ms(), |(state, _)| state.newest_ms()))
+            Ok(oldest.as_ref().map_or(&view.state, |(state, _)| state).newest_ms())
         })
     }
 

@@ -8,7 +8,12 @@ use std::time::Duration;
 use oncelog::broadcast::{
     Broadcaster, MessageType, Options, Policy, Request, Role, Scope, Task, Verdict,
 };
-use oncelog::{CreateMode, Store, StoreOptions};
+use oncelog::{
+    Batch, CreateMode, Durability, Log, Options as LogOptions, RecordKind, Store, StoreOptions,
+};
+use oncelog_format::control::{
+    Body, CheckpointBegin, CheckpointEnd, CheckpointPart, ControlRecord, STATE_VERSION,
+};
 use serde_json::{Value, json};
 
 use crate::cli::{fresh, run};
@@ -334,4 +339,47 @@ fn keys_of_a_store_that_rested_say_where_a_process_that_has_it_may_find_somethin
     broadcaster.submit(&request("Noop", "other"), None).unwrap();
     assert_eq!(told(), (json!("expired"), json!(false)), "behind a record of this minute");
     broadcaster.close().unwrap();
+}
+
+/// A store whose control was trimmed by a later release was called corrupt.
+#[test]
+fn a_store_of_a_later_release_exits_with_five_and_none_of_its_commands_calls_it_corrupt() {
+    let (_dir, store) = fresh("store");
+    let broadcaster = open(&store, Duration::ZERO, Options::new());
+    broadcaster.submit(&request("Noop", "k"), None).unwrap();
+    broadcaster.close().unwrap();
+    let (log, _) = Log::open(Path::new(&store).join("control"), &LogOptions::new()).unwrap();
+    let begin = log.next_lsn();
+    let (covers, begin_lsn) = (begin.get() - 1, begin.get());
+    let part = CheckpointPart { covers, index: 0, bytes: vec![1, 2, 3] };
+    let (part_count, stream_bytes, sha256) = (1, 3, [0; 32]);
+    let end = CheckpointEnd { covers, begin_lsn, part_count, stream_bytes, sha256 };
+    for body in [
+        Body::CheckpointBegin(CheckpointBegin { covers, state_version: STATE_VERSION + 1 }),
+        Body::CheckpointPart(part),
+        Body::CheckpointEnd(end),
+    ] {
+        let record = ControlRecord { at_ms: log.newest_ms().unwrap(), body }.encode().unwrap();
+        let batch = Batch { kind: RecordKind::CONTROL, records: &[&record] };
+        log.append_batch(batch, Durability::Synced).unwrap();
+    }
+    log.trim(begin).unwrap();
+    log.close().unwrap();
+    let send = ["broadcast", &store, "--type", "Noop", "--vchannels", "a"];
+    let commands: [&[&str]; 6] = [
+        &["keys", &store],
+        &["keys", &store, "--verify"],
+        &["jobs", &store],
+        &["stats", &store],
+        &["inspect", &store],
+        &send,
+    ];
+    for command in commands {
+        let run = run(&[command, &["--json"]].concat(), b"");
+        let error = run.error();
+        assert_eq!((run.code, &error["kind"]), (5, &json!("Unsupported")), "{command:?}: {error}");
+        assert_eq!(error["lsn"], begin_lsn + 2, "{command:?}: {error}");
+    }
+    let verify = run(&["verify", &store, "--json"], b"");
+    assert_eq!(verify.code, 5, "{}", verify.out);
 }

@@ -102,6 +102,13 @@ fn pins(store: &str, log: &str) -> Value {
     all.iter().find(|object| object["log"] == log).unwrap()["why_not_trimmed"].clone()
 }
 
+/// The same by the process that has the store.
+fn held(broadcaster: &Broadcaster) -> Value {
+    let held = broadcaster.why_not_trimmed("p0").unwrap().into_iter();
+    let held = held.filter(|holder| holder.kind == HolderKind::Pin);
+    held.map(|pin| json!({ "by": pin.name, "lsn": pin.lsn.get() })).collect()
+}
+
 #[test]
 fn every_pin_of_a_stores_logs_is_named_and_parked_work_is_told() {
     let (_dir, store) = fresh("store");
@@ -135,20 +142,14 @@ fn every_pin_of_a_stores_logs_is_named_and_parked_work_is_told() {
     jobs.record(state).unwrap();
     // Beside the writer, too.
     let unread = accepted(&broadcaster, &request("Read", "3"));
+    // As they are sorted: by LSN, then by name.
     let on_channel = json!([
-        { "by": format!("job {job}"), "lsn": next },
         { "by": format!("broadcast {unread}"), "lsn": next },
+        { "by": format!("job {job}"), "lsn": next },
     ]);
-    let mut on_channel = on_channel.as_array().unwrap().clone();
-    on_channel.sort_by_key(|pin| pin["by"].to_string());
-    let on_channel = Value::from(on_channel);
     // Parked work whose acks are durable holds nothing, here as for the process that has it.
     assert_eq!(pins(&store, "channels/p0"), on_channel);
-    let held = broadcaster.why_not_trimmed("p0").unwrap().into_iter();
-    let held = held.filter(|holder| holder.kind == HolderKind::Pin);
-    let held: Vec<Value> =
-        held.map(|pin| json!({ "by": pin.name, "lsn": pin.lsn.get() })).collect();
-    assert_eq!(Value::from(held), on_channel);
+    assert_eq!(held(&broadcaster), on_channel);
     let restart = json!([{ "by": "restart without two checkpoints", "lsn": 1 }]);
     assert_eq!(pins(&store, "control"), restart);
     assert!(broadcaster.checkpoint().unwrap());

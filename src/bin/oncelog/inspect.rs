@@ -30,9 +30,13 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
             out.line(&logs::finding_line(finding, ""))?;
         }
     }
-    // A store whose control log is damaged has findings below, and no pins that could be told.
-    let io = Arc::new(FsIo::new());
-    let store = if place.is_store { StoreView::open(&args.path, io).ok() } else { None };
+    // A store whose control log is damaged has no pins that could be told.
+    let looked = place.is_store.then(|| StoreView::open(&args.path, Arc::new(FsIo::new())));
+    let (store, untold): (_, Option<Failure>) = match looked {
+        Some(Ok(store)) => (Some(store), None),
+        Some(Err(error)) if logs::is_damage(error.kind()) => (None, Some(error.into())),
+        _ => (None, None),
+    };
     for seen in place.logs {
         let usage = Use::of(store.as_ref(), &seen);
         if json {
@@ -43,7 +47,11 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
         exit = exit.max(logs::exit(seen.view.severity()));
     }
     out.flush()?;
-    Ok(exit)
+    match untold {
+        // Unless a finding has said as much.
+        Some(failure) if failure.exit() > exit => Err(failure),
+        _ => Ok(exit),
+    }
 }
 
 /// Work that needs records of a log, and from which LSN on.

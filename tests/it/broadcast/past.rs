@@ -35,6 +35,18 @@ fn fill(desk: &Desk, round: u64) {
     desk.hands.pass(HOUR_MS);
 }
 
+#[track_caller]
+fn check_untold(view: &StoreView, at_ms: u64) {
+    for refused in [
+        view.keys("default", Some(b"k"), at_ms).map(drop),
+        view.keys("default", None, at_ms).map(drop),
+        view.window(at_ms).map(drop),
+        view.state_at(at_ms).map(drop),
+    ] {
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::Trimmed, "{at_ms}");
+    }
+}
+
 /// Once control was trimmed, a look at the past showed the keys of the oldest checkpoint, as they
 /// were in it: done before they were accepted.
 #[test]
@@ -90,16 +102,7 @@ fn the_past_is_shown_as_it_was_and_refused_where_no_record_tells_of_it() {
     assert!(view.control().oldest_lsn() > Lsn::FIRST);
     let from = view.told_from_ms().unwrap();
     assert!(before < from && from < parked);
-    for at_ms in [0, before, from - 1] {
-        for refused in [
-            view.keys("default", Some(b"k"), at_ms).map(drop),
-            view.keys("default", None, at_ms).map(drop),
-            view.window(at_ms).map(drop),
-            view.state_at(at_ms).map(drop),
-        ] {
-            assert_eq!(refused.unwrap_err().kind(), ErrorKind::Trimmed, "{at_ms}");
-        }
-    }
+    [0, before, from - 1].into_iter().for_each(|at_ms| check_untold(&view, at_ms));
     let live = |at_ms| view.window(at_ms).unwrap().live_count;
     let all = live(done);
     assert_eq!(only(view.keys("default", Some(b"k"), from)).state, KeyState::Done);
