@@ -120,6 +120,7 @@ pub(crate) fn window(desk: &Desk) -> Result<Answer, Refusal> {
         &json!({
             "live_count": window.live_count,
             "count_max": window.count_max,
+            "beyond_count": window.beyond_count,
             "lifetime_ms": window.lifetime_ms,
             "effective_ms": window.effective_ms,
             "expired_count": window.expired_count,

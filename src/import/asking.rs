@@ -15,11 +15,16 @@ use crate::broadcast::Job;
 use crate::broadcast::{Answer, Broadcaster, CollectionSpec, Identity, Request, State};
 use crate::error::{ErrorKind, Result};
 
-/// Domain of what an import holds, and of the scope of its key.
-const DOMAIN: &str = "collection";
+/// The domain of collections, in scopes and resources.
+pub(super) const COLLECTION: &str = "collection";
+
+/// What an import holds as long as it runs.
+pub(super) fn held(collection: u64) -> Resource {
+    Resource { domain: COLLECTION.to_owned(), key: collection.to_string(), shared: true }
+}
 
 /// The property that says who asked for an import without a key.
-const PRINCIPAL: &str = "principal";
+pub(super) const PRINCIPAL: &str = "principal";
 
 /// Submits an import.
 ///
@@ -79,7 +84,7 @@ pub(crate) fn key_scope(collection: &Collection, principal: &str, key: &str) -> 
     Scope {
         principal: principal.to_owned(),
         message_type: IMPORT.to_owned(),
-        domain: DOMAIN.to_owned(),
+        domain: COLLECTION.to_owned(),
         identity: collection.id.to_string(),
         generation: collection.generation,
         client_key: key.as_bytes().to_vec(),
@@ -113,15 +118,14 @@ pub(crate) fn principal_of(job: &Job) -> &str {
     said.and_then(|(_, name)| std::str::from_utf8(name).ok()).unwrap_or("default")
 }
 
-fn asked(
+/// The broadcast of an import.
+pub(super) fn asked(
     request: &ImportRequest,
     call: &ImportCall,
     collection: &Collection,
     made: Option<CollectionSpec>,
 ) -> Request {
     let scope = call.key.as_ref().map(|key| key_scope(collection, &call.principal, key));
-    let resource =
-        Resource { domain: DOMAIN.to_owned(), key: collection.id.to_string(), shared: true };
     // A scope says who asked; without a key there is none.
     let mut properties = BTreeMap::new();
     if scope.is_none() {
@@ -129,7 +133,7 @@ fn asked(
     }
     let payload = request.encode(collection.id);
     let asked = Request::new(IMPORT, scope, collection.vchannels.clone(), payload)
-        .resources(vec![resource])
+        .resources(vec![held(collection.id)])
         .properties(properties)
         .identity(Identity::Fields(request.fields(collection.id)));
     match made {

@@ -127,11 +127,12 @@ impl Driver<'_> {
             Some(record) => (Plan::of(record).map_err(Halt::Failed)?, record.from.clone()),
             None => self.plan(&request, &origin, &collection)?,
         };
-        let progress = job.state.as_ref().map_or(0, |state| state.rows);
-        self.watch.set(JobPhase::Importing, SURVEYED, progress);
+        let said = job.state.as_ref().map_or((0, 0), |state| (state.progress, state.rows));
+        let recorded = SURVEYED.max(u64::from(said.0));
+        self.watch.set(JobPhase::Importing, recorded, said.1);
         self.watch.expect(plan.rows);
         let lanes = self.lanes(&collection, &from)?;
-        self.append_all((&plan, &origin), &collection, &lanes)?;
+        self.append_all((&plan, &origin), &collection, &lanes, recorded)?;
         Ok(plan.rows)
     }
 
@@ -162,11 +163,10 @@ impl Driver<'_> {
         if expected.is_none() {
             self.state_schema(&plan, collection)?;
         }
-        let from = self.jobs.pin_ends(self.id).map_err(Halt::Stopped)?;
         let vchannels = collection.vchannels.clone();
-        let record = plan.record(self.id, self.attempt, vchannels, from.clone());
+        let record = plan.record(self.id, self.attempt, vchannels, Vec::new());
         let record = record.map_err(Halt::Failed)?;
-        self.jobs.plan(record).map_err(Halt::Stopped)?;
+        let from = self.jobs.plan(record).map_err(Halt::Stopped)?;
         self.record(JobPhase::Importing, SURVEYED, 0).map_err(Halt::Stopped)?;
         Ok((plan, from))
     }
@@ -233,12 +233,14 @@ impl Driver<'_> {
         Ok(have)
     }
 
-    /// Appends the slices that do not stand yet, while the next ones are read.
+    /// Appends the slices that do not stand yet, while the next ones are read. `recorded` percent
+    /// were told of before.
     fn append_all(
         &self,
         (plan, origin): (&Plan, &Origin),
         collection: &Collection,
         lanes: &[Lane],
+        mut recorded: u64,
     ) -> Step<()> {
         let (ready, slices) = mpsc::sync_channel(READY_SLICES);
         thread::scope(|scope| {
@@ -257,7 +259,6 @@ impl Driver<'_> {
                 let what = "a thread for an import cannot be started";
                 Halt::Stopped(Error::new(ErrorKind::Io, what).with_source(e))
             })?;
-            let mut recorded = SURVEYED;
             for slice in slices {
                 let mut slice = slice.map_err(|e| self.halt(e))?;
                 self.watch.go_on().map_err(|e| self.halt(e))?;

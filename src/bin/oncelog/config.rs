@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use oncelog::broadcast::{Policy, Setting, Violation, WhenFull};
 use oncelog::io::{Io, OpenHow};
+use oncelog::{Error, ErrorKind};
 use serde_json::json;
 use toml::{Table, Value};
 
@@ -89,28 +90,26 @@ fn values(facts: &[Fact]) -> serde_json::Map<String, serde_json::Value> {
     facts.iter().map(|(name, value, _)| ((*name).to_owned(), json!(value))).collect()
 }
 
-/// The policy of a configuration file, where it breaks no rule; the default without a file.
-pub(crate) fn load(file: Option<&Path>) -> Result<Policy, Failure> {
+/// The policy of a configuration file, where it breaks no rule.
+pub(crate) fn load(file: &Path) -> Result<Policy, Failure> {
     load_whole(file).map(|(policy, _)| policy)
 }
 
 /// The same, with what the file says of the service.
-pub(crate) fn load_whole(file: Option<&Path>) -> Result<(Policy, Service), Failure> {
-    let Some(file) = file else { return Ok((Policy::default(), Service::default())) };
+pub(crate) fn load_whole(file: &Path) -> Result<(Policy, Service), Failure> {
     let (policy, service, broken) = read(file)?;
     if broken.is_empty() {
         return Ok((policy, service));
     }
     let rules: Vec<String> = broken.iter().map(ToString::to_string).collect();
-    Err(Failure::Usage { message: rules.join("; "), path: Some(file.to_path_buf()) })
+    Err(refused(file, rules.join("; ")))
 }
 
 /// What a file states, and every rule that it breaks.
 fn read(file: &Path) -> Result<(Policy, Service, Vec<Broken>), Failure> {
     let text = text_of(file)?;
-    let table: Table = text.parse().map_err(|error: toml::de::Error| Failure::Usage {
-        message: format!("not a TOML file: {}", one_line(&error, &text)),
-        path: Some(file.to_path_buf()),
+    let table: Table = text.parse().map_err(|error: toml::de::Error| {
+        refused(file, format!("not a TOML file: {}", one_line(&error, &text)))
     })?;
     let (mut policy, mut service) = (Policy::default(), Service::default());
     let mut broken = Vec::new();
@@ -152,9 +151,8 @@ fn set(policy: &mut Policy, name: &str, value: &Value) -> Result<(), Violation> 
 }
 
 fn text_of(file: &Path) -> Result<String, Failure> {
-    String::from_utf8(bytes_of(file)?).map_err(|error| Failure::Usage {
-        message: format!("not UTF-8 at byte {}", error.utf8_error().valid_up_to()),
-        path: Some(file.to_path_buf()),
+    String::from_utf8(bytes_of(file)?).map_err(|error| {
+        refused(file, format!("not UTF-8 at byte {}", error.utf8_error().valid_up_to()))
     })
 }
 
@@ -165,16 +163,33 @@ pub(crate) fn bytes_of(file: &Path) -> Result<Vec<u8>, Failure> {
         path: Some(file.to_path_buf()),
         source,
     };
-    let usage = |message: String| Failure::Usage { message, path: Some(file.to_path_buf()) };
     let source = oncelog::io::fs::FsIo::new().open(file, OpenHow::Read).map_err(fail)?;
     let len = source.len().map_err(fail)?;
     if len > FILE_BYTES_MAX {
-        return Err(usage(format!("expected at most {FILE_BYTES_MAX} bytes, found {len}")));
+        let message = format!("expected at most {FILE_BYTES_MAX} bytes, found {len}");
+        return Err(refused(file, message));
     }
     let mut bytes = vec![0; usize::try_from(len).unwrap_or_default()];
     let read = source.read_full_at(&mut bytes, 0).map_err(fail)?;
     bytes.truncate(read);
     Ok(bytes)
+}
+
+/// What is wrong with a configuration: the command line that names it is right.
+fn refused(file: &Path, message: String) -> Failure {
+    Failure::Config { message, path: file.to_path_buf() }
+}
+
+/// What a store says of the policy of a file: where it is refused, the file is to be changed.
+pub(crate) fn refused_by(error: Error, file: Option<&Path>) -> Failure {
+    let is_named = |field: &String| Policy::NAMES.contains(&field.as_str());
+    let of_policy = !error.fields().is_empty() && error.fields().iter().all(is_named);
+    match file {
+        Some(file) if of_policy && error.kind() == ErrorKind::InvalidInput => {
+            refused(file, error.to_string())
+        }
+        _ => error.into(),
+    }
 }
 
 /// What a parser says, with the line it speaks of.

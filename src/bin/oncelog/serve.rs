@@ -52,7 +52,10 @@ pub(crate) struct Args {
 const OWN_THREADS: usize = 4;
 
 pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
-    let (policy, service) = config::load_whole(args.config.as_deref())?;
+    let (policy, service) = match &args.config {
+        Some(file) => config::load_whole(file).map(|(policy, of)| (Some(policy), of))?,
+        None => (None, Service::default()),
+    };
     let service = merged(service, args);
     let gateway = gateway(&service)?;
     let roots = ImportRoots::open(&service.import_roots)?;
@@ -65,7 +68,9 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
     let logs = oncelog::Options::new().lock_wait(args.lock_wait.unwrap_or_default());
     let store = StoreOptions::new().create(CreateMode::IfMissing).log(logs);
     let jobs_max = usize::try_from(service.jobs_max).unwrap_or(usize::MAX);
-    let options = Options::new().policy(policy).job_slots_max(jobs_max);
+    let options = Options::new().job_slots_max(jobs_max);
+    // Without a configuration the store keeps its policy.
+    let options = policy.into_iter().fold(options, Options::policy);
     let options = imports.types().into_iter().fold(options, Options::register);
     let opening = Opening::begin(&args.dir, store, options)?;
     let mut told = Told { out: Out::new(json), json };
@@ -196,7 +201,7 @@ impl Serving<'_> {
                         is_open = true;
                         told.did("ready", "")?;
                     }
-                    Ok(Err(error)) => break Err(Failure::from(error)),
+                    Ok(Err(error)) => break Err(config::refused_by(error, self.config)),
                     Err(_ended) => break Ok(()),
                 },
                 _ = signals.terminate.recv() => break Ok(()),
@@ -217,7 +222,8 @@ impl Serving<'_> {
     /// Puts the policy of the file in force; a refused one leaves the old one as it is.
     async fn refresh(&self) -> Result<(), String> {
         let told = |failure: Failure| crate::render::failure(&failure, false);
-        let (policy, _) = config::load_whole(self.config).map_err(told)?;
+        let file = self.config.ok_or("there is no configuration file to read anew")?;
+        let policy = config::load(file).map_err(told)?;
         let opening = self.opening.clone();
         let refresh = move || opening.broadcaster()?.refresh(policy);
         let end = tokio::task::spawn_blocking(refresh).await;
