@@ -127,11 +127,12 @@ impl Driver<'_> {
             Some(record) => (Plan::of(record).map_err(Halt::Failed)?, record.from.clone()),
             None => self.plan(&request, &origin, &collection)?,
         };
-        let progress = job.state.as_ref().map_or(0, |state| state.rows);
-        self.watch.set(JobPhase::Importing, SURVEYED, progress);
+        let said = job.state.as_ref().map_or((0, 0), |state| (state.progress, state.rows));
+        let recorded = SURVEYED.max(u64::from(said.0));
+        self.watch.set(JobPhase::Importing, recorded, said.1);
         self.watch.expect(plan.rows);
         let lanes = self.lanes(&collection, &from)?;
-        self.append_all((&plan, &origin), &collection, &lanes)?;
+        self.append_all((&plan, &origin), &collection, &lanes, recorded)?;
         Ok(plan.rows)
     }
 
@@ -233,12 +234,14 @@ impl Driver<'_> {
         Ok(have)
     }
 
-    /// Appends the slices that do not stand yet, while the next ones are read.
+    /// Appends the slices that do not stand yet, while the next ones are read. `recorded` percent
+    /// were told of before.
     fn append_all(
         &self,
         (plan, origin): (&Plan, &Origin),
         collection: &Collection,
         lanes: &[Lane],
+        mut recorded: u64,
     ) -> Step<()> {
         let (ready, slices) = mpsc::sync_channel(READY_SLICES);
         thread::scope(|scope| {
@@ -257,7 +260,6 @@ impl Driver<'_> {
                 let what = "a thread for an import cannot be started";
                 Halt::Stopped(Error::new(ErrorKind::Io, what).with_source(e))
             })?;
-            let mut recorded = SURVEYED;
             for slice in slices {
                 let mut slice = slice.map_err(|e| self.halt(e))?;
                 self.watch.go_on().map_err(|e| self.halt(e))?;

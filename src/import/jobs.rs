@@ -301,19 +301,18 @@ impl Imports {
             }
             let running = self.pool().lock();
             let waited = self.pool().changed.wait_timeout(running, wait);
-            let (mut running, _) = waited.unwrap_or_else(PoisonError::into_inner);
-            let Some(entry) = running.jobs.get_mut(&id) else {
+            let (running, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            let Some(entry) = running.jobs.get(&id) else {
                 if running.closing {
                     return Err(Error::new(ErrorKind::Closed, "the store was closed"));
                 }
-                // It ended just now, or another follower took the error that stopped it.
+                // It ended just now.
                 drop(running);
                 self.drive(id, jobs);
                 continue;
             };
-            if let Some(error) = entry.stopped.take() {
-                running.jobs.remove(&id);
-                return Err(error);
+            if let Some(error) = &entry.stopped {
+                return Err(error.clone());
             }
             let progress = entry.progress;
             drop(running);

@@ -39,7 +39,7 @@ pub struct ImportRoots {
 /// A directory that files are opened below.
 #[derive(Debug)]
 pub(crate) struct Root {
-    /// Absolute, as it was configured.
+    /// As it was configured, absolute and normalised.
     path: PathBuf,
     dir: RootDir,
 }
@@ -47,27 +47,29 @@ pub(crate) struct Root {
 impl Root {
     fn open(path: &Path) -> Result<Self> {
         let refuse = |kind, what: &'static str| Error::new(kind, what).at_path(path);
-        if !path.is_absolute() {
-            return Err(refuse(ErrorKind::InvalidInput, "an import root is no absolute path"));
-        }
-        let dir = RootDir::open(path).map_err(|e| match e.kind() {
+        let absolute = std::path::absolute(path);
+        let what = "an import root is no path";
+        let absolute =
+            absolute.map_err(|e| refuse(ErrorKind::InvalidInput, what).with_source(e))?;
+        // Above `/` there is `/`.
+        let absolute = normalised(&absolute).unwrap_or(absolute);
+        let dir = RootDir::open(&absolute).map_err(|e| match e.kind() {
             std::io::ErrorKind::Unsupported => {
                 refuse(ErrorKind::Unsupported, "an import root cannot be kept to").with_source(e)
             }
             _ => refuse(ErrorKind::Io, "an import root cannot be opened").with_source(e),
         })?;
-        Ok(Self { path: normalised(path).unwrap_or_else(|| path.to_owned()), dir })
+        Ok(Self { path: absolute, dir })
     }
 }
 
 impl ImportRoots {
-    /// Opens the roots: absolute paths of directories. Relative paths of requests begin at the
-    /// first.
+    /// Opens the roots, directories; a relative path begins at the current one. Relative paths of
+    /// requests begin at the first root.
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for no root, and for one whose path is not absolute; `Io` for one that cannot
-    /// be opened; `Unsupported` where the kernel has no openat2(2).
+    /// `InvalidInput` for no root, and for one without a path; `Io` for one that cannot be opened; `Unsupported` where the kernel has no openat2(2).
     pub fn open<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Result<Self> {
         let roots = paths.into_iter().map(|path| Root::open(path.as_ref()).map(Arc::new));
         let roots: Arc<[Arc<Root>]> = roots.collect::<Result<_>>()?;
@@ -207,10 +209,14 @@ mod tests {
     }
 
     #[test]
-    fn roots_are_directories_with_absolute_paths() {
+    fn roots_are_directories() {
         let home = tempfile::tempdir().unwrap();
         let told = |path: &Path| ImportRoots::open([path]).unwrap_err().kind();
-        assert_eq!(told(Path::new("data")), ErrorKind::InvalidInput);
+        assert_eq!(told(Path::new("")), ErrorKind::InvalidInput);
+        // A test runs in the directory of its crate.
+        let relative = ImportRoots::open(["./src/../src"]).unwrap();
+        let expect = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        assert_eq!(relative.path(0), Some(expect.as_path()));
         assert_eq!(told(&home.path().join("none")), ErrorKind::Io);
         assert_eq!(ImportRoots::open::<&Path>([]).unwrap_err().kind(), ErrorKind::InvalidInput);
     }

@@ -99,6 +99,48 @@ fn jobs_that_waited_for_their_turn_are_driven_after_a_restart() {
     assert_eq!(rows_on(&io, Path::new(STORE), "c").len(), 5);
 }
 
+/// One that had got somewhere, and waits for its turn after a restart, is told as it was.
+#[test]
+fn a_job_never_goes_backwards_as_it_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let rows: String = (0..60_000).map(|n| format!("{n}\n")).collect();
+    let path = file(&dir, "a.csv", format!("n\n{rows}"));
+    let memory = MemIo::new(Machine::new());
+    let io: Arc<dyn Io> = Arc::new(memory.clone());
+    let open = |imports: &Imports| open_with(&io, Path::new(STORE), 1, imports).unwrap();
+    let imports = Imports::with_slice_rows(64);
+    let broadcaster = open(&imports);
+    let asked = request("c", &[&path]);
+    let id = imports.submit(&broadcaster, asked, &ImportCall::of("p")).unwrap().id;
+    memory.set_free_blocks(Some(0));
+    let full = imports.follow(&broadcaster.jobs(), id, &|| None, &mut |_| {}).unwrap_err();
+    assert_eq!(full.kind(), ErrorKind::StoreFull);
+    let told = known(&imports, &broadcaster, id);
+    assert!(told.stopped.is_some_and(|why| !why.is_empty()), "nobody drives it");
+    broadcaster.close().unwrap();
+    let imports = queued();
+    let broadcaster = open(&imports);
+    let waits = known(&imports, &broadcaster, id);
+    assert!(waits.phase >= told.phase.min(JobPhase::PreImporting), "{waits:?}");
+    assert_eq!((waits.stopped, waits.rows_total), (None, told.rows_total));
+    broadcaster.close().unwrap();
+    memory.set_free_blocks(None);
+    let imports = Imports::new();
+    let broadcaster = open(&imports);
+    let (mut last, mut shown) = (0, Vec::new());
+    let job = imports.follow(&broadcaster.jobs(), id, &|| None, &mut |_| {
+        let told = known(&imports, &broadcaster, id);
+        shown.push(told.progress);
+    });
+    assert_eq!(job.unwrap().phase(), JobPhase::Completed);
+    for progress in shown {
+        assert!(progress >= last, "{progress} behind {last}");
+        last = progress;
+    }
+    assert_eq!(known(&imports, &broadcaster, id).rows, 60_000);
+    broadcaster.close().unwrap();
+}
+
 #[test]
 fn a_job_is_told_file_by_file() {
     let dir = tempfile::tempdir().unwrap();

@@ -97,8 +97,8 @@ impl ImportJob {
         let said = job.state.as_ref();
         let live = live.filter(|_| job.over.is_none());
         let phase = match live {
-            // What was recorded last is an ending, or older.
-            Some(live) if job.end.is_none() => live.phase.min(JobPhase::Importing),
+            // What was recorded last may be of a driver that had got further.
+            Some(live) if job.end.is_none() => job.phase().max(live.phase.min(JobPhase::Importing)),
             _ => job.phase(),
         };
         let rows = match (job.over, live) {
@@ -108,8 +108,10 @@ impl ImportJob {
         };
         let progress = match (job.over, live) {
             (Some(_), _) => 100,
-            (None, Some(live)) => live.percent,
-            (None, None) => said.map_or(0, |said| said.progress),
+            (None, live) => {
+                let said = said.map_or(0, |said| said.progress);
+                live.map_or(said, |live| live.percent.max(said))
+            }
         };
         let request = ImportRequest::decode(&job.accepted.payload).ok().map(|(request, _)| request);
         let reason = if phase == JobPhase::Completed { "" } else { job.reason() };
@@ -213,8 +215,8 @@ impl Imports {
         JobLook::Known(Box::new(self.told(&job)))
     }
 
-    /// Tells of jobs that `wanted` takes, the newest first, `count` at most and none from `before`
-    /// on. An identity stands for one job for good: a page that begins where another ended repeats
+    /// Tells of jobs that `wanted` takes, which calls nothing of the broadcaster, the newest first,
+    /// `count` at most and none from `before` on. An identity stands for one job for good: a page that begins where another ended repeats
     /// none and leaves none out, whatever begins or goes meanwhile.
     pub fn page(
         &self,
@@ -236,7 +238,7 @@ impl Imports {
     fn told(&self, job: &Job) -> ImportJob {
         let running = self.pool().lock();
         let entry = running.jobs.get(&job.id()).filter(|_| job.over.is_none());
-        let progress = entry.filter(|entry| entry.stopped.is_none()).map(|entry| entry.progress);
+        let progress = entry.filter(|entry| entry.is_driven()).map(|entry| entry.progress);
         let stopped = entry.and_then(|entry| entry.stopped.clone());
         drop(running);
         let stopped = stopped.map(|error| crate::import::driver::told(&error));

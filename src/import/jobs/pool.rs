@@ -75,6 +75,11 @@ impl Entry {
             is_queued: false,
         }
     }
+
+    /// Whether a driver is at work on it.
+    pub(super) const fn is_driven(&self) -> bool {
+        self.is_driven
+    }
 }
 
 impl Pool {
