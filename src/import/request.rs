@@ -59,7 +59,7 @@ impl ImportRequest {
         for file in files {
             let of_last = sets.last_mut().filter(|set| {
                 let first = set.first().filter(|first| is_column(first) && is_column(&file));
-                first.is_some_and(|first| first.parent() == file.parent())
+                first.is_some_and(|first| dir_of(first) == dir_of(&file))
             });
             match of_last {
                 Some(set) => set.push(file),
@@ -296,6 +296,11 @@ impl ImportRequest {
     }
 }
 
+/// The directory of a file, as its path names it.
+fn dir_of(file: &Path) -> Option<PathBuf> {
+    file.parent().map(|dir| roots::normalised(dir).unwrap_or_else(|| dir.to_owned()))
+}
+
 fn path_of(value: &Value) -> Option<PathBuf> {
     value.as_str().map(PathBuf::from)
 }
@@ -402,6 +407,8 @@ mod tests {
     fn columns_of_a_set_are_told_from_files_of_rows() {
         let sets = |files: &[&str]| asked(files).sets;
         let set = |files: &[&str]| files.iter().map(PathBuf::from).collect::<Vec<_>>();
+        let one = sets(&["./d/a.npy", "d/b.npy", "d/x/../c.npy"]);
+        assert_eq!(one.len(), 1);
         let two = sets(&["d/a.npy", "d/b.npy", "e/a.npy", "a.csv", "b.csv", "e/b.npy"]);
         let expect: [&[&str]; 5] =
             [&["d/a.npy", "d/b.npy"], &["e/a.npy"], &["a.csv"], &["b.csv"], &["e/b.npy"]];
