@@ -213,7 +213,8 @@ impl Imports {
         if answer.duplicated {
             if call.retry_failed && is_failed(&jobs, answer.id) {
                 let waited = clock.monotonic().saturating_sub(start);
-                retry(&jobs, answer.id, call.wait.map(|wait| wait.saturating_sub(waited)))?;
+                let left = call.wait.map(|wait| wait.saturating_sub(waited));
+                retry(&jobs, answer.id, left).map_err(|error| naming(error, answer.id))?;
             }
             if jobs.get(answer.id).is_some_and(|job| job.over.is_none()) {
                 self.drive(answer.id, &jobs);
@@ -227,7 +228,8 @@ impl Imports {
     /// # Errors
     ///
     /// As [`Imports::submit`]; `InFlight` when the wait was over first; what stopped the driver
-    /// (`StoreFull`, `Poisoned`, ..), after which the same call goes on where it stopped.
+    /// (`StoreFull`, `Poisoned`, ..), after which the same call goes on where it stopped. Once there
+    /// is a job, the error names it: [`Error::broadcast_id`].
     ///
     /// # Durability
     ///
@@ -244,7 +246,9 @@ impl Imports {
         let answer = self.submit(broadcaster, request, call)?;
         let left = || call.wait.map(|wait| wait.saturating_sub(clock.monotonic() - start));
         let jobs = broadcaster.jobs();
-        let job = self.follow(&jobs, answer.id, &left, on_progress)?;
+        let job = self.follow(&jobs, answer.id, &left, on_progress);
+        // Without a key, that there is a job tells what may be asked for again.
+        let job = job.map_err(|error| naming(error, answer.id))?;
         Ok(self.report(&answer, &job))
     }
 
@@ -354,6 +358,11 @@ impl Imports {
         let left = || wait.map(|wait| wait.saturating_sub(clock.monotonic() - start));
         self.follow(&jobs, job, &left, &mut |_| {})
     }
+}
+
+/// An error about a job that exists, which says so.
+fn naming(error: Error, job: BroadcastId) -> Error {
+    if error.broadcast_id().is_some() { error } else { error.with_broadcast(job.0) }
 }
 
 fn is_failed(jobs: &Jobs, job: BroadcastId) -> bool {

@@ -161,23 +161,48 @@ impl ImportRequest {
         self.root.as_ref().map(|root| root.path.as_path())
     }
 
-    /// Fails for what the file system shows before a row is read, and for paths of a payload that
-    /// this process does not take.
+    /// The request of a payload, as a process with these roots takes it.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` where its files lie below no root of this process.
+    pub(crate) fn taken(mut self, configured: Option<&ImportRoots>) -> Result<Self> {
+        let number = match (&self.root, configured) {
+            (None, None) => return Ok(self),
+            (Some(root), Some(roots)) => roots.number(&root.path),
+            _ => None,
+        };
+        let outside = || refused("the files of an import lie below no import root");
+        let is_first = number.ok_or_else(outside)? == 0;
+        self.root.iter_mut().for_each(|root| root.is_first = is_first);
+        Ok(self)
+    }
+
+    /// The request of a payload in its one form.
+    ///
+    /// # Errors
+    ///
+    /// As [`ImportRequest::normalised`] and [`ImportRequest::below`].
+    pub(crate) fn canonical(mut self) -> Result<Self> {
+        if self.root.is_none() {
+            return self.normalised(Path::new("/"));
+        }
+        for path in self.sets.iter_mut().flatten() {
+            if !is_below(path) {
+                return Err(refused("a path of an import leads out of its root"));
+            }
+            *path = checked(path.components().collect())?;
+        }
+        self.check()
+    }
+
+    /// Fails for what the file system shows before a row is read.
     ///
     /// # Errors
     ///
     /// `InvalidInput`, with the path where that is one below a root or of the system.
     pub(crate) fn check_files(&self, configured: Option<&ImportRoots>) -> Result<()> {
-        if configured.is_some() && self.root.is_none() {
-            return Err(refused("the files of an import lie below no import root"));
-        }
         let origin = Origin::of(self.root(), configured)?;
-        for path in self.sets.iter().flatten() {
-            let is_plain = if self.root.is_some() { is_below(path) } else { path.is_absolute() };
-            if !is_plain {
-                return Err(refused("a path of an import is not normalised"));
-            }
-        }
         for set in &self.sets {
             check_set(set)?;
             self.check_key(set)?;

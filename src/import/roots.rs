@@ -99,6 +99,11 @@ impl ImportRoots {
         self.roots.get(number).map(|root| root.path.as_path())
     }
 
+    /// The number of a root.
+    pub(crate) fn number(&self, path: &Path) -> Option<usize> {
+        self.roots.iter().position(|root| root.path == path)
+    }
+
     fn of(&self, path: &Path) -> Option<Arc<Root>> {
         self.roots.iter().find(|root| root.path == path).cloned()
     }

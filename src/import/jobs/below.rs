@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::tests::{open_with, rows_on};
 use super::*;
-use crate::broadcast::Request;
+use crate::import::request::RequestRoot;
 use crate::io::Io;
 use crate::io::fs::FsIo;
 
@@ -136,33 +136,41 @@ fn a_payload_that_somebody_made_up_leads_to_no_other_file() {
     let service = Service::new();
     service.write("first/a.csv", "n\n1\n");
     let (imports, broadcaster) = service.open();
+    let call = ImportCall::of("p");
     let asked = ImportRequest::new("c", vec![PathBuf::from("a.csv")]);
-    imports.run(&broadcaster, asked, &ImportCall::of("p"), &mut |_| {}).unwrap();
-    let outside = service.at("outside");
+    imports.run(&broadcaster, asked.clone(), &call, &mut |_| {}).unwrap();
+    let collection = broadcaster.read(|state, _| state.collection_named("c").cloned()).unwrap();
+    let (outside, first) = (service.at("outside"), service.at("first"));
     let file = outside.join("a.csv");
-    let (outside, file) = (outside.to_str().unwrap(), file.to_str().unwrap());
-    let first = service.at("first");
-    let first = first.to_str().unwrap();
-    for (root, path) in [
-        (None, file),
-        (Some(outside), "a.csv"),
-        (Some(first), file),
-        (Some(first), "../outside/a.csv"),
-        (Some(first), "d/../../outside/a.csv"),
+    let submit = |root: Option<&Path>, path: &Path| {
+        let root = root.map(|root| RequestRoot { path: root.to_owned(), is_first: true });
+        let made = ImportRequest { sets: vec![vec![path.to_owned()]], root, ..asked.clone() };
+        broadcaster.submit(&asking::asked(&made, &call, &collection, None), None)
+    };
+    for (root, path, expect) in [
+        (None, file.as_path(), "below no import root"),
+        (Some(outside.as_path()), Path::new("a.csv"), "below no import root"),
+        (Some(first.as_path()), file.as_path(), "leads out of its root"),
+        (Some(first.as_path()), Path::new("../outside/a.csv"), "leads out of its root"),
+        (Some(first.as_path()), Path::new("d/../../outside/a.csv"), "leads out of its root"),
+        (Some(first.as_path()), Path::new("d//a.csv"), "not in its one form"),
+        (Some(first.as_path()), Path::new("none.csv"), "does not exist"),
     ] {
-        let mut payload =
-            serde_json::json!({"collection": "c", "collection_id": 1, "files": [path]});
-        if let Some(root) = root {
-            payload["root"] = root.into();
-        }
-        let payload = payload.to_string().into_bytes();
-        let request = Request::new(kind::IMPORT, None, vec!["c_v0".to_owned()], payload);
-        let error = broadcaster.submit(&request, None).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{root:?} {path}: {error}");
-        assert!(!error.to_string().contains("secret"), "{error}");
+        let error = submit(root, path).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput, "{root:?} {path:?}: {error}");
+        assert!(error.to_string().contains(expect), "{path:?}: {error}, expected {expect}");
     }
+    // As a request would have made it, it is one.
+    assert!(!submit(Some(&first), Path::new("a.csv")).unwrap().duplicated);
     broadcaster.close().unwrap();
-    assert_eq!(service.rows().len(), 1);
+    // A process without roots takes none that has one.
+    let imports = Imports::new();
+    let broadcaster = open_with(&service.io, &service.at("store"), 1, &imports).unwrap();
+    let root = Some(RequestRoot { path: first, is_first: true });
+    let made = ImportRequest { root, ..asked };
+    let error = broadcaster.submit(&asking::asked(&made, &call, &collection, None), None);
+    assert!(error.unwrap_err().to_string().contains("below no import root"));
+    broadcaster.close().unwrap();
 }
 
 /// Between the look at the request and the rows, the directory becomes a link that leads out.
@@ -177,7 +185,7 @@ fn a_directory_that_is_replaced_before_the_rows_are_read_leads_nowhere() {
         let imports = Imports::new().below(service.roots());
         let broadcaster = open_with(&service.io, &service.at("store"), 1, &imports).unwrap();
         imports.stop();
-        imports.submit(&broadcaster, asked(), &call).unwrap();
+        drop(imports.submit(&broadcaster, asked(), &call).unwrap());
         broadcaster.close().unwrap();
     }
     std::fs::rename(service.at("first/d"), service.at("first/gone")).unwrap();
