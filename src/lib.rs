@@ -44,7 +44,7 @@
 //! | --- | --- |
 //! | none | the log and the broadcaster |
 //! | `gateway` | the HTTP service, with `import` and `metrics`: module `gateway` |
-//! | `import` | bulk import from Parquet, JSON, JSON Lines and CSV: module `import` |
+//! | `import` | bulk import from Parquet, JSON, JSON Lines, CSV and NumPy: module `import` |
 //! | `metrics` | [`Log::stats`] and those of a broadcaster for the `metrics` facade: `Meter` |
 //! | `openraft` | the log as the log storage of a raft node: module `raft` |
 //! | `testing` | a file system in memory that loses what was not synced: module `testing` |
