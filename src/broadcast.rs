@@ -12,6 +12,7 @@ mod admission;
 mod age;
 mod async_calls;
 mod blocker;
+mod canonical_json;
 mod catalogue;
 mod checkpoint;
 mod chunks;
@@ -29,6 +30,8 @@ mod keys;
 mod kind;
 mod locks;
 mod made;
+#[cfg(any(test, feature = "testing"))]
+mod noted;
 mod opening;
 mod operator;
 mod options;
@@ -40,6 +43,9 @@ mod refusal;
 mod request;
 mod restore;
 mod room;
+#[cfg(any(loom, shuttle))]
+#[cfg(test)]
+mod scheduled;
 #[cfg(loom)]
 #[cfg(test)]
 mod schedules;
@@ -78,12 +84,15 @@ use self::deciding::DECISION_LEN;
 use self::freeing::Freeing;
 use self::handle::{Handle, inside, to_the_end};
 
+pub use self::canonical_json::canonical_json;
 pub use self::jobs::{Ended, Jobs, SliceMessage};
 pub use self::keys::{KeyHistory, KeyInfo, KeyState, WindowSummary};
-pub use self::kind::{MessageType, Noop, Role, Task, Verdict};
+pub use self::kind::{JobEnding, MessageType, Noop, OnConflict, PayloadForm, Role, Task, Verdict};
+#[cfg(any(test, feature = "testing"))]
+pub use self::noted::tell_waits;
 pub use self::opening::Opening;
 pub use self::options::{CollectionSpec, Options};
-pub use self::policy::{Policy, Setting, Violation, WhenFull, parse_duration};
+pub use self::policy::{Policy, Setting, Violation, WhenFull, format_duration, parse_duration};
 pub use self::request::{Answer, Identity, Outcome, Request, check_client_key};
 pub use self::seen::Seen;
 pub use self::state::{Job, State, TaskState};
@@ -92,7 +101,7 @@ pub use self::stats::{
     WaitStats,
 };
 pub use self::trace::TraceParent;
-pub use self::view::StoreView;
+pub use self::view::{LogTimes, StoreView};
 pub use self::window::Window;
 pub use oncelog_format::control::Collection;
 pub use oncelog_format::message::{AckMode, BroadcastId, Resource, Scope, TimeTick};
@@ -128,7 +137,7 @@ impl Broadcaster {
     ///
     /// # Durability
     ///
-    /// A policy unlike the one recorded last is recorded.
+    /// A policy unlike the one recorded last is recorded, but for [`Options::only`].
     pub fn open(store: Store, options: Options) -> Result<Self> {
         let broadcaster = Self::opened(store, options)?;
         broadcaster.tell_drivers();
@@ -171,24 +180,30 @@ impl Broadcaster {
             Ok::<_, Error>(())
         };
         spawn("oncelog-settle", Inner::settle_all)?;
-        spawn("oncelog-sweep", |inner| inner.sweep_all())?;
+        if inner.options.sweeps() {
+            spawn("oncelog-sweep", |inner| inner.sweep_all())?;
+        }
         spawn("oncelog-checkpoint", |inner| inner.checkpoint_all())?;
         (0..worker_count).try_for_each(|_| spawn("oncelog-work", Inner::work))
     }
 
-    /// Broadcasts a request, at most once per key, and waits for the effect. Dropping out at the
-    /// timeout changes nothing about a request that was handed over. Room is kept on the disk for
-    /// what was accepted: where some has to be made for this request, the timeout does not cut that
-    /// short.
+    /// Broadcasts a request, at most once per key, and waits for its end. `Ok` says that it ended,
+    /// and not yet that it ended well: [`Answer::outcome`] is [`Outcome::Failed`] where its
+    /// callback failed, or an operator skipped it, also of the original under a key. Dropping out
+    /// at the timeout changes nothing about a request that was handed over. Room is kept on the
+    /// disk for what was accepted: where some has to be made for this request, the timeout does not
+    /// cut that short.
     ///
     /// # Errors
     ///
     /// `InvalidInput`, `Conflict`, `WindowFull`, `StoreFull`, `Limit`, `LockTimeout`, `Io`:
-    /// refused, the key is not consumed; `StoreFull` also where unfinished work carries as much as
-    /// [`Options::open_bytes_max`]. `OutcomeUnknown`: not known, ask again with the same key and
-    /// payload. `InFlight`, `Parked`: accepted and not done. `Poisoned`, `Closed`. Without a
-    /// timeout `InFlight` comes as soon as there is no space for a copy or a record of what was
-    /// accepted, with that as its source; the task goes on when there is.
+    /// refused, the key is not consumed by this call; `StoreFull` also where unfinished work
+    /// carries as much as [`Options::open_bytes_max`]. `OutcomeUnknown`: not known, ask again with
+    /// the same key and payload; also where another request with this key is being admitted, which
+    /// may be the caller's own first one, and the deadline is over or too many wait. `InFlight`,
+    /// `Parked`: accepted and not done. `Poisoned`, `Closed`. Without a timeout `InFlight` comes as
+    /// soon as there is no space for a copy or a record of what was accepted, with that as its
+    /// source; the task goes on when there is.
     ///
     /// # Durability
     ///
@@ -227,7 +242,7 @@ impl Broadcaster {
     }
 
     /// Acknowledges a copy for a consumer of a vchannel; of a broadcast that is done or unknown it
-    /// changes nothing.
+    /// changes nothing, and is counted.
     ///
     /// # Errors
     ///
@@ -265,6 +280,7 @@ impl Broadcaster {
             check_policy(&policy, &core.state)?;
             let handed = inner.hand_over(&mut core, vec![Body::Policy(policy.record())])?;
             core.policy = policy.clone();
+            inner.warn_of_keys(&mut core);
             inner.turned.notify_all();
             Ok(handed)
         })?;
@@ -308,12 +324,13 @@ impl Broadcaster {
         Jobs::of(Arc::clone(self.inner()))
     }
 
-    /// Looks at the state, with log time in milliseconds. What it shows may not be durable yet.
-    /// Decisions wait meanwhile: `look` is short, and does not call the broadcaster.
+    /// Looks at the state, with the time by which keys expire, in milliseconds: log time, or where
+    /// that stood when a wall clock far ahead began not to be believed. What it shows may not be
+    /// durable yet. Decisions wait meanwhile: `look` is short, and does not call the broadcaster.
     pub fn read<R>(&self, look: impl FnOnce(&State, u64) -> R) -> R {
         use crate::clock::Clock as _;
         let core = self.inner().lock();
-        let now_ms = self.inner().time().wall_ms().max(core.state.newest_ms());
+        let now_ms = self.inner().time().expiry_ms(core.state.newest_ms());
         look(&core.state, now_ms)
     }
 
@@ -326,8 +343,8 @@ impl Broadcaster {
     }
 
     /// Everything that keeps messages of a pchannel on the disk, the holder of the oldest one
-    /// first: broadcasts whose acks are not durable, jobs that run, cursors, and what is kept
-    /// anyway; `None` where there is no such pchannel.
+    /// first: broadcasts whose acks are not durable, jobs that run by a plan, cursors, and what is
+    /// kept anyway; `None` where there is no such pchannel.
     #[must_use]
     pub fn why_not_trimmed(&self, pchannel: &str) -> Option<Vec<LogHolder>> {
         self.inner().store.channel(pchannel).map(|channel| channel.holders())
@@ -427,13 +444,14 @@ fn replayed(mut store: Store, options: Options) -> Result<Arc<Inner>> {
     let mut types: BTreeMap<String, Arc<dyn MessageType>> = BTreeMap::new();
     types.insert(Noop::NAME.to_owned(), Arc::new(Noop));
     for kind in &options.types {
-        kind::check_name(kind.name())?;
+        kind::check(&**kind)?;
         if types.insert(kind.name().to_owned(), Arc::clone(kind)).is_some() {
             return Err(refusal::invalid(format!("two types are named {}", kind.name())));
         }
     }
-    if options.job_slots_max == 0 || options.worker_count == 0 {
-        return Err(refusal::invalid("job slots and workers: expected at least 1, found 0"));
+    if options.job_slots_max == 0 || options.worker_count == 0 || options.open_bytes_max == 0 {
+        let what = "job slots, workers, bytes of unfinished work: expected at least 1, found 0";
+        return Err(refusal::invalid(what));
     }
     let began = store.time().monotonic();
     let restored = restore::of_log(store.control())?;
@@ -449,11 +467,11 @@ fn replayed(mut store: Store, options: Options) -> Result<Arc<Inner>> {
     } else {
         state
     };
-    check_policy(&options.policy, &state)?;
+    let policy = catalogue::policy_in_force(options.policy.as_ref(), &state)?;
     let newest_ms = restored.newest_ms.map(|newest_ms| newest_ms.max(state.newest_ms()));
     let named = state.vchannels().map(|(_, pchannel)| pchannel.to_owned()).collect();
     store.start(newest_ms, &named)?;
-    let mut core = Core::new(state, options.policy.clone());
+    let mut core = Core::new(state, policy);
     core.unchecked_bytes = restored.behind_bytes;
     core.checkpoint_due_bytes = due_bytes(&options, restored.checkpoint.as_ref());
     core.stream_bytes = restored.checkpoint.map_or(0, |checkpoint| checkpoint.stream_bytes);
@@ -480,6 +498,8 @@ fn replayed(mut store: Store, options: Options) -> Result<Arc<Inner>> {
         checkpoints,
         counts,
     });
-    inner.note_policy()?;
+    if inner.options.only.is_none() {
+        inner.note_policy()?;
+    }
     Ok(inner)
 }

@@ -23,7 +23,7 @@ use super::counts::Counts;
 use super::freeing::Freeing;
 use super::holds::Hold;
 use super::kind::MessageType;
-use super::locks::{Claim, Holder, Locks};
+use super::locks::{Holder, Locks};
 use super::options::Options;
 use super::owed::Owed;
 use super::policy::Policy;
@@ -145,6 +145,8 @@ pub(crate) struct Run {
     /// Why it is parked and since when, durably.
     pub(crate) parked: Option<(String, u64)>,
     pub(crate) retries: u32,
+    /// Calls of its callback.
+    pub(crate) calls: u32,
     /// Steps that ended.
     pub(crate) tries: u64,
     /// The last of them was refused for space.
@@ -186,7 +188,7 @@ pub(crate) type Guard<'a> = MutexGuard<'a, Core>;
 
 /// When a caller stops waiting, on the monotonic clock.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Deadline(Option<Duration>);
+pub(crate) struct Deadline(pub(super) Option<Duration>);
 
 impl Deadline {
     /// Waits as long as it takes.
@@ -226,23 +228,6 @@ impl Inner {
     /// Refuses new work where nobody would do it.
     pub(crate) fn takes_work(&self) -> Result<()> {
         self.options.only.map_or(Ok(()), |only| Err(refusal::open_for(only)))
-    }
-
-    /// Waits to be told; false when the time was over before.
-    pub(crate) fn wait<'a>(
-        &self,
-        core: Guard<'a>,
-        condvar: &Condvar,
-        deadline: Deadline,
-    ) -> (Guard<'a>, bool) {
-        let Some(until) = deadline.0 else {
-            return (condvar.wait(core).unwrap_or_else(PoisonError::into_inner), true);
-        };
-        let left = until.saturating_sub(self.monotonic());
-        if left.is_zero() {
-            return (core, false);
-        }
-        (condvar.wait_timeout(core, left).unwrap_or_else(PoisonError::into_inner).0, true)
     }
 
     /// Decides: enqueues records in one batch and applies them.
@@ -389,6 +374,10 @@ impl Inner {
     /// Has a worker take a task, at once or later.
     pub(crate) fn schedule(&self, core: &mut Core, id: BroadcastId, after: Duration) {
         core.due.insert((self.monotonic().saturating_add(after), id));
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::WorkUntold) {
+            return;
+        }
         self.work.notify_one();
     }
 
@@ -472,18 +461,11 @@ impl Core {
             ending: false,
             parked: task.parked.clone(),
             retries: 0,
+            calls: 0,
             tries: 0,
             full: None,
             stalled: None,
             cell: Arc::default(),
         })
-    }
-
-    pub(crate) fn claim(&self, accepted: &Accepted, since_ms: u64) -> Claim {
-        Claim {
-            resources: accepted.header.resources.clone(),
-            message_type: accepted.message_type.clone(),
-            since_ms,
-        }
     }
 }

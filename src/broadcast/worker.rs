@@ -17,6 +17,7 @@ use super::holds::note_acks;
 use super::kind::{Task, Verdict};
 use super::locks::Holder;
 use super::request::{Answer, outcome};
+use super::state::promised_until_ms;
 use super::told::Told;
 use super::{TraceParent, refusal};
 use crate::channel::Position;
@@ -217,12 +218,13 @@ impl Inner {
         }
         self.record_acks(id, AckMode::Append)?;
         let task = {
-            let core = self.lock();
-            let Some(run) = core.runs.get(&id) else { return Ok(Next::Leave) };
-            if !core.state.task(id).is_some_and(|task| task.is_acked()) {
+            let mut core = self.lock();
+            let is_acked = core.state.task(id).is_some_and(|task| task.is_acked());
+            let Some(run) = core.runs.get_mut(&id) else { return Ok(Next::Leave) };
+            if !is_acked {
                 return Ok(Next::Stall);
             }
-            run.as_task()
+            run.as_called()
         };
         let Some(kind) = self.types.get(&task.accepted.message_type) else {
             let name = &task.accepted.message_type;
@@ -361,6 +363,10 @@ impl Inner {
         if run.cell.end.set(answer).is_err() {
             core.told.push(Told::EndedTwice(id));
         }
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::EndUntold) {
+            return made.then_some(id);
+        }
         run.cell.turned.notify_all();
         made.then_some(id)
     }
@@ -369,6 +375,7 @@ impl Inner {
     pub(crate) fn ack(&self, id: BroadcastId, vchannel: &str) -> Result<()> {
         let mut core = self.lock();
         let mut acked = acked_by(&core, id, vchannel)?;
+        self.counts.acks_ignored.add(u64::from(matches!(acked, Acked::Nothing)));
         if let Acked::Now(_) = acked {
             // Only what is recorded has room made for it.
             drop(core);
@@ -412,9 +419,11 @@ impl Run {
         })
     }
 
-    fn as_task(&self) -> Task {
+    /// What its callback is called with.
+    fn as_called(&mut self) -> Task {
         let (accepted, channels) = (Arc::clone(&self.accepted), self.positions().collect());
-        Task { accepted, channels, attempts: self.retries }
+        self.calls = self.calls.saturating_add(1);
+        Task { accepted, channels, attempts: self.calls - 1 }
     }
 
     /// What a duplicate is told too early.
@@ -425,15 +434,15 @@ impl Run {
 
     fn answer(&self, ending: Ending, done_at_ms: u64) -> Answer {
         let accepted = &self.accepted;
-        let promised = accepted.scope.is_some() && accepted.firm;
         Answer {
             id: accepted.id(),
             duplicated: false,
             accepted_at_ms: self.accepted_at_ms,
             done_at_ms,
-            expires_at_ms: promised.then(|| done_at_ms.saturating_add(accepted.lifetime_ms)),
+            expires_at_ms: promised_until_ms(accepted, done_at_ms),
             outcome: outcome(ending),
             channels: self.positions().collect(),
+            differs: Vec::new(),
             clock_held: false,
         }
     }

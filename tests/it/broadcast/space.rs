@@ -289,7 +289,7 @@ fn a_long_reason_is_whole_where_a_reserve_can_be_made_for_it() {
     let accepted = accepted_and_full(&desk);
     // The reserve becomes the tail.
     acknowledge(&desk, accepted[0], "the first one");
-    desk.broadcaster.submit(&request("0", "p"), None).unwrap();
+    drop(desk.broadcaster.submit(&request("0", "p"), None).unwrap());
     desk.io.set_free_blocks(None);
     let long = "l".repeat(44_000);
     desk.script.next(Verdict::Fail(long.clone()));
@@ -313,7 +313,7 @@ fn the_sweep_of_a_full_disk_leaves_room_for_the_checkpoint_behind_it() {
         let ids: Vec<_> = (0..60).map(|n| accept(&desk, &format!("before {n}")).unwrap()).collect();
         ids.iter().for_each(|id| acknowledge(&desk, *id, &what));
         for n in 0..60 {
-            desk.broadcaster.submit(&asked(&format!("before {n}")), None).unwrap();
+            drop(desk.broadcaster.submit(&asked(&format!("before {n}")), None).unwrap());
         }
         desk.broadcaster.checkpoint().unwrap();
         desk.io.set_free_blocks(Some(free));
@@ -575,7 +575,7 @@ fn who_has_nothing_to_record_makes_no_room_for_it() {
     desk.broadcaster.checkpoint().unwrap();
     let done = accept(&desk, "done").unwrap();
     acknowledge(&desk, done, "it ends");
-    desk.broadcaster.submit(&asked("done"), None).unwrap();
+    drop(desk.broadcaster.submit(&asked("done"), None).unwrap());
     let id = accept(&desk, "k").unwrap();
     desk.script.next_retries_for_ever();
     acknowledge(&desk, id, "it is tried again");
