@@ -6,7 +6,7 @@ use crate::import::replay::{ReplaySelection, replay};
 use crate::import::verdict::{ABORT, AttemptOf, COMMIT};
 use crate::io::Io;
 use crate::io::fs::FsIo;
-use crate::log::CreateMode;
+use crate::log::{CreateMode, Options as LogOptions};
 use crate::store::{Store, StoreOptions};
 
 /// A store in a directory of its own, with its imports.
@@ -58,9 +58,19 @@ pub(super) fn open_on(
     pchannels: usize,
     slice_rows: u32,
 ) -> Result<(Imports, Broadcaster)> {
+    open_with(LogOptions::new().io(Arc::clone(io)), dir, pchannels, slice_rows)
+}
+
+/// The same with logs of some options.
+pub(super) fn open_with(
+    log: LogOptions,
+    dir: &Path,
+    pchannels: usize,
+    slice_rows: u32,
+) -> Result<(Imports, Broadcaster)> {
     let imports = Imports::with_slice_rows(slice_rows);
     let names = (0..pchannels).map(|n| format!("p{n}")).collect();
-    let options = StoreOptions::new().create(CreateMode::IfMissing).io(Arc::clone(io));
+    let options = StoreOptions::new().create(CreateMode::IfMissing).log(log);
     let store = Store::open(dir, &options.pchannels(names))?;
     let options = imports.types().into_iter().fold(Options::new(), Options::register);
     Ok((imports, Broadcaster::open(store, options)?))
