@@ -290,7 +290,7 @@ fn keys_of_a_time_that_nothing_tells_of_are_refused_with_the_oldest_that_can_be_
         for n in 0..30 {
             let mut large = request("Noop", &(30 * round + n).to_string());
             large.payload = vec![b'x'; 60_000];
-            broadcaster.submit(&large, None).unwrap();
+            drop(broadcaster.submit(&large, None).unwrap());
         }
         if round == 0 {
             for args in all {
@@ -324,7 +324,7 @@ fn keys_of_a_store_that_rested_say_where_a_process_that_has_it_may_find_somethin
     hour.window_lifetime = Duration::from_secs(60 * 60);
     let ago = Duration::from_secs(2 * 60 * 60);
     let broadcaster = open(&store, ago, Options::new().policy(hour));
-    broadcaster.submit(&request("Noop", "k"), None).unwrap();
+    drop(broadcaster.submit(&request("Noop", "k"), None).unwrap());
     let told = || {
         let key = objects(&["keys", &store, "k"]).remove(0);
         let summary = objects(&["keys", &store, "--summary"]).remove(0);
@@ -336,7 +336,7 @@ fn keys_of_a_store_that_rested_say_where_a_process_that_has_it_may_find_somethin
     assert_eq!(told(), (json!("expired"), json!(true)), "beside a writer");
     broadcaster.close().unwrap();
     let broadcaster = open(&store, Duration::ZERO, Options::new().unswept());
-    broadcaster.submit(&request("Noop", "other"), None).unwrap();
+    drop(broadcaster.submit(&request("Noop", "other"), None).unwrap());
     assert_eq!(told(), (json!("expired"), json!(false)), "behind a record of this minute");
     broadcaster.close().unwrap();
 }
@@ -346,7 +346,7 @@ fn keys_of_a_store_that_rested_say_where_a_process_that_has_it_may_find_somethin
 fn a_store_of_a_later_release_exits_with_five_and_none_of_its_commands_calls_it_corrupt() {
     let (_dir, store) = fresh("store");
     let broadcaster = open(&store, Duration::ZERO, Options::new());
-    broadcaster.submit(&request("Noop", "k"), None).unwrap();
+    drop(broadcaster.submit(&request("Noop", "k"), None).unwrap());
     broadcaster.close().unwrap();
     let (log, _) = Log::open(Path::new(&store).join("control"), &LogOptions::new()).unwrap();
     let begin = log.next_lsn();
