@@ -79,6 +79,8 @@ pub enum Bug {
     StampWithoutVchannel,
     /// Rows are visible when the record of their job says so, whatever the channels say.
     VisibleByRecord,
+    /// An import is taken with whatever scope, resources and payload it is asked with.
+    ImportBesideCollection,
     /// A window is filled although frames have come there.
     FillerOvertakes,
     /// The filler syncs through the writers' description and keeps a failure to itself.
@@ -240,7 +242,8 @@ impl Bug {
     ];
 
     /// The bugs of imports.
-    pub const IMPORT: [Self; 2] = [Self::StampWithoutVchannel, Self::VisibleByRecord];
+    pub const IMPORT: [Self; 3] =
+        [Self::StampWithoutVchannel, Self::VisibleByRecord, Self::ImportBesideCollection];
 
     /// The bugs of raft's log.
     pub const RAFT: [Self; 4] =
