@@ -118,7 +118,7 @@ fn an_import_runs_once_and_answers_its_retry_with_the_original() {
 /// Its verdict went to vchannels that the caller had named, and the rows of the collection stayed
 /// hidden for ever, under a job that was done.
 #[test]
-fn an_import_is_taken_only_with_what_is_its_collections_own() {
+pub(super) fn an_import_is_taken_only_with_what_is_its_collections_own() {
     use crate::broadcast::{Identity, Request};
     let fixture = Fixture::new();
     let path = fixture.file("a.csv", "n\n1\n");
