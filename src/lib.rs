@@ -43,7 +43,7 @@
 //! | feature | what it adds |
 //! | --- | --- |
 //! | none | the log and the broadcaster |
-//! | `import` | bulk import from Parquet, JSON, JSON Lines and CSV: module `import` |
+//! | `import` | bulk import from Parquet, JSON, JSON Lines, CSV and NumPy: module `import` |
 //! | `metrics` | [`Log::stats`] and those of a broadcaster for the `metrics` facade: `Meter` |
 //! | `openraft` | the log as the log storage of a raft node: module `raft` |
 //! | `testing` | a file system in memory that loses what was not synced: module `testing` |

@@ -77,8 +77,7 @@ impl Jobs {
     /// Says whether a job of this identity may have been and is forgotten.
     #[must_use]
     pub fn is_forgotten(&self, job: BroadcastId) -> bool {
-        let core = self.inner.lock();
-        job < core.state.next_id() && job.0 > 0 && core.state.job(job).is_none()
+        self.inner.lock().state.may_have_had_job(job)
     }
 
     /// Returns all jobs that are known, by identity.

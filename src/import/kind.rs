@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::path::Path;
 use std::sync::Arc;
 
 use oncelog_format::message::{BroadcastId, Resource};
@@ -42,8 +41,9 @@ impl MessageType for Import {
 
     fn validate(&self, request: &Request) -> Result<()> {
         let (asked, id) = decoded(request)?;
+        let asked = asked.taken(self.imports.roots())?;
         check_own(request, &asked, id)?;
-        asked.check_files()
+        asked.check_files(self.imports.roots())
     }
 
     fn recheck(&self, request: &Request, state: &State) -> Result<()> {
@@ -137,10 +137,10 @@ fn check_own(request: &Request, asked: &ImportRequest, id: u64) -> Result<()> {
     if let Some(property) = request.properties.keys().next() {
         return unlike(name, "properties", &"none", property);
     }
-    let normalised = asked.clone().normalised(Path::new("/"))?;
-    if request.payload != normalised.encode(id) {
+    if request.payload != asked.clone().canonical()?.encode(id) {
         return refuse(format!(
-            "the payload of an import of `{name}` is not in its one form, with absolute paths"
+            "the payload of an import of `{name}` is not in its one form, with absolute paths \
+             or such as lie below an import root"
         ));
     }
     if request.identity != Identity::Fields(asked.fields(id)) {

@@ -231,12 +231,26 @@ fn a_directory_that_holds_something_else_is_no_store() {
 #[test]
 fn jobs_name_one_and_refuse_an_unknown_one() {
     let (_dir, store) = fresh("store");
-    let (_, import, _) = import(&store, CARS, "k");
-    let id = import["job_id"].as_str().unwrap();
+    let (_, first, _) = import(&store, CARS, "k");
+    let id = first["job_id"].as_str().unwrap();
     let one = run(&["jobs", &store, id, "--json"], b"").objects();
-    assert_eq!((one.len(), &one[0]["job_id"]), (1, &import["job_id"]));
+    assert_eq!((one.len(), &one[0]["job_id"]), (1, &first["job_id"]));
     assert_eq!(one[0]["rows"], 406);
-    assert_eq!(run(&["jobs", &store, "999999", "--json"], b"").code, 2);
+    let files = one[0]["file_list"].as_array().unwrap();
+    let told = (&files[0]["state"], &files[0]["rows"], &files[0]["rows_total"]);
+    assert_eq!(told, (&"Completed".into(), &406.into(), &406.into()));
+    let never = run(&["jobs", &store, "999999", "--json"], b"");
+    assert_eq!(never.code, 2);
+    assert!(never.error()["message"].as_str().unwrap().contains("never was a job"), "{never:?}");
+    let page = |args: &[&str]| -> Vec<String> {
+        let objects = run(&[&["jobs", &store, "--json"], args].concat(), b"").objects();
+        objects.iter().map(|job| job["job_id"].as_str().unwrap().to_owned()).collect()
+    };
+    let (_, second, _) = import(&store, CARS, "k2");
+    let second = second["job_id"].as_str().unwrap();
+    assert_eq!(page(&["--limit", "1"]), [id]);
+    assert_eq!(page(&["--limit", "1", "--after", id]), [second]);
+    assert_eq!(page(&["--after", second]), Vec::<String>::new());
     // It has committed: nothing is left to cancel.
     let late = run(&["jobs", "cancel", &store, id, "--json"], b"");
     assert_eq!((late.code, &late.objects()[0]["state"]), (1, &"Completed".into()));

@@ -21,7 +21,8 @@ use crate::writer::{Writer, WriterArgs};
 pub(crate) struct Args {
     /// Directory of the store; made when it is absent or empty.
     dir: PathBuf,
-    /// Files: .parquet, .csv with a header, .jsonl or .ndjson, .json (an array of objects).
+    /// Files: .parquet, .csv with a header, .jsonl or .ndjson, .json (an array of objects, or an
+    /// object with `rows`), .npy (a column each; those of one directory are one set of rows).
     #[arg(required = true)]
     files: Vec<PathBuf>,
     /// The collection; made when it is absent.

@@ -2,6 +2,7 @@ use std::path::{Path, PathBuf};
 
 use super::*;
 use crate::broadcast::{Options, StoreView};
+use crate::import::numpy::tests::npy;
 use crate::import::replay::{ReplaySelection, replay};
 use crate::import::verdict::{ABORT, AttemptOf, COMMIT};
 use crate::io::Io;
@@ -58,22 +59,33 @@ pub(super) fn open_on(
     pchannels: usize,
     slice_rows: u32,
 ) -> Result<(Imports, Broadcaster)> {
-    open_with(LogOptions::new().io(Arc::clone(io)), dir, pchannels, slice_rows)
+    let imports = Imports::with_slice_rows(slice_rows);
+    let broadcaster = open_with(io, dir, pchannels, &imports)?;
+    Ok((imports, broadcaster))
 }
 
-/// The same with logs of some options.
+/// The same, with these imports.
 pub(super) fn open_with(
+    io: &Arc<dyn Io>,
+    dir: &Path,
+    pchannels: usize,
+    imports: &Imports,
+) -> Result<Broadcaster> {
+    open_logs(LogOptions::new().io(Arc::clone(io)), dir, pchannels, imports)
+}
+
+/// The same, with logs of some options.
+pub(super) fn open_logs(
     log: LogOptions,
     dir: &Path,
     pchannels: usize,
-    slice_rows: u32,
-) -> Result<(Imports, Broadcaster)> {
-    let imports = Imports::with_slice_rows(slice_rows);
+    imports: &Imports,
+) -> Result<Broadcaster> {
     let names = (0..pchannels).map(|n| format!("p{n}")).collect();
     let options = StoreOptions::new().create(CreateMode::IfMissing).log(log);
     let store = Store::open(dir, &options.pchannels(names))?;
     let options = imports.types().into_iter().fold(Options::new(), Options::register);
-    Ok((imports, Broadcaster::open(store, options)?))
+    Broadcaster::open(store, options)
 }
 
 /// The rows of a collection as JSON.
@@ -113,6 +125,50 @@ fn an_import_runs_once_and_answers_its_retry_with_the_original() {
     let error = other.unwrap_err();
     assert_eq!((error.kind(), error.fields()), (ErrorKind::Conflict, &["files".to_owned()][..]));
     assert_eq!(fixture.rows("airports"), rows);
+}
+
+/// Columns as NumPy writes them: `id` from `first` on, and `v` of two halves of it.
+fn columns(fixture: &Fixture, dir: &str, first: i64) -> [PathBuf; 2] {
+    std::fs::create_dir_all(fixture.dir.path().join(dir)).unwrap();
+    let ids: Vec<u8> = (first..first + 5).flat_map(i64::to_le_bytes).collect();
+    let halves = (first..first + 5).flat_map(|n| [n as f32 / 2.0; 2]);
+    let vectors: Vec<u8> = halves.flat_map(f32::to_le_bytes).collect();
+    let write = |name: &str, bytes: Vec<u8>| {
+        let path = fixture.dir.path().join(dir).join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path
+    };
+    [write("id.npy", npy("<i8", "(5,)", &ids)), write("v.npy", npy("<f4", "(5, 2)", &vectors))]
+}
+
+#[test]
+fn sets_of_columns_are_imported_row_by_row() {
+    let fixture = Fixture::new();
+    let [a, b] = columns(&fixture, "1", 0);
+    let [c, d] = columns(&fixture, "2", 5);
+    let between = fixture.file("x.jsonl", "{\"id\":77}\n");
+    let asked = || {
+        let asked = request("c", &[&a, &b, &between, &c, &d]).vchannels(Some(3));
+        asked.primary_key(Some("id".to_owned()))
+    };
+    let (imports, broadcaster) = open_on(&fixture.io, &fixture.store(), 2, 2).unwrap();
+    let call = ImportCall::of("p").key(Some("k".to_owned()));
+    let report = imports.run(&broadcaster, asked(), &call, &mut |_| {}).unwrap();
+    assert_eq!((report.phase, report.rows), (JobPhase::Completed, 11), "{}", report.reason);
+    let again = imports.run(&broadcaster, asked(), &call, &mut |_| {}).unwrap();
+    assert_eq!((again.duplicated, again.source_changed), (true, false));
+    std::fs::write(&d, npy("<f4", "(5, 2)", &[0; 40])).unwrap();
+    assert!(imports.run(&broadcaster, asked(), &call, &mut |_| {}).unwrap().source_changed);
+    let apart = vec![vec![a.clone()], vec![b.clone()], vec![between.clone()], vec![c, d]];
+    let asked = ImportRequest::of_sets("c", apart);
+    let error = imports.run(&broadcaster, asked, &call, &mut |_| {}).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+    broadcaster.close().unwrap();
+    let row = |n: i64| format!("{{\"id\":{n},\"v\":[{0:?},{0:?}]}}", n as f64 / 2.0);
+    let mut expect: Vec<String> = (0..5).map(row).collect();
+    expect.push("{\"id\":77}".to_owned());
+    expect.extend((5..10).map(row));
+    assert_eq!(fixture.rows("c"), expect);
 }
 
 /// Its verdict went to vchannels that the caller had named, and the rows of the collection stayed
