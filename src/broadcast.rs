@@ -30,6 +30,8 @@ mod keys;
 mod kind;
 mod locks;
 mod made;
+#[cfg(any(test, feature = "testing"))]
+mod noted;
 mod opening;
 mod operator;
 mod options;
@@ -41,6 +43,9 @@ mod refusal;
 mod request;
 mod restore;
 mod room;
+#[cfg(any(loom, shuttle))]
+#[cfg(test)]
+mod scheduled;
 #[cfg(loom)]
 #[cfg(test)]
 mod schedules;
@@ -83,9 +88,11 @@ pub use self::canonical_json::canonical_json;
 pub use self::jobs::{Ended, Jobs, SliceMessage};
 pub use self::keys::{KeyHistory, KeyInfo, KeyState, WindowSummary};
 pub use self::kind::{JobEnding, MessageType, Noop, OnConflict, PayloadForm, Role, Task, Verdict};
+#[cfg(any(test, feature = "testing"))]
+pub use self::noted::tell_waits;
 pub use self::opening::Opening;
 pub use self::options::{CollectionSpec, Options};
-pub use self::policy::{Policy, Setting, Violation, WhenFull, parse_duration};
+pub use self::policy::{Policy, Setting, Violation, WhenFull, format_duration, parse_duration};
 pub use self::request::{Answer, Identity, Outcome, Request, check_client_key};
 pub use self::seen::Seen;
 pub use self::state::{Job, State, TaskState};
@@ -94,7 +101,7 @@ pub use self::stats::{
     WaitStats,
 };
 pub use self::trace::TraceParent;
-pub use self::view::StoreView;
+pub use self::view::{LogTimes, StoreView};
 pub use self::window::Window;
 pub use oncelog_format::control::Collection;
 pub use oncelog_format::message::{AckMode, BroadcastId, Resource, Scope, TimeTick};
@@ -130,7 +137,7 @@ impl Broadcaster {
     ///
     /// # Durability
     ///
-    /// A policy unlike the one recorded last is recorded.
+    /// A policy unlike the one recorded last is recorded, but for [`Options::only`].
     pub fn open(store: Store, options: Options) -> Result<Self> {
         let broadcaster = Self::opened(store, options)?;
         broadcaster.tell_drivers();
@@ -173,7 +180,9 @@ impl Broadcaster {
             Ok::<_, Error>(())
         };
         spawn("oncelog-settle", Inner::settle_all)?;
-        spawn("oncelog-sweep", |inner| inner.sweep_all())?;
+        if inner.options.sweeps() {
+            spawn("oncelog-sweep", |inner| inner.sweep_all())?;
+        }
         spawn("oncelog-checkpoint", |inner| inner.checkpoint_all())?;
         (0..worker_count).try_for_each(|_| spawn("oncelog-work", Inner::work))
     }
@@ -334,8 +343,8 @@ impl Broadcaster {
     }
 
     /// Everything that keeps messages of a pchannel on the disk, the holder of the oldest one
-    /// first: broadcasts whose acks are not durable, jobs that run, cursors, and what is kept
-    /// anyway; `None` where there is no such pchannel.
+    /// first: broadcasts whose acks are not durable, jobs that run by a plan, cursors, and what is
+    /// kept anyway; `None` where there is no such pchannel.
     #[must_use]
     pub fn why_not_trimmed(&self, pchannel: &str) -> Option<Vec<LogHolder>> {
         self.inner().store.channel(pchannel).map(|channel| channel.holders())
@@ -458,11 +467,11 @@ fn replayed(mut store: Store, options: Options) -> Result<Arc<Inner>> {
     } else {
         state
     };
-    check_policy(&options.policy, &state)?;
+    let policy = catalogue::policy_in_force(options.policy.as_ref(), &state)?;
     let newest_ms = restored.newest_ms.map(|newest_ms| newest_ms.max(state.newest_ms()));
     let named = state.vchannels().map(|(_, pchannel)| pchannel.to_owned()).collect();
     store.start(newest_ms, &named)?;
-    let mut core = Core::new(state, options.policy.clone());
+    let mut core = Core::new(state, policy);
     core.unchecked_bytes = restored.behind_bytes;
     core.checkpoint_due_bytes = due_bytes(&options, restored.checkpoint.as_ref());
     core.stream_bytes = restored.checkpoint.map_or(0, |checkpoint| checkpoint.stream_bytes);
@@ -489,6 +498,8 @@ fn replayed(mut store: Store, options: Options) -> Result<Arc<Inner>> {
         checkpoints,
         counts,
     });
-    inner.note_policy()?;
+    if inner.options.only.is_none() {
+        inner.note_policy()?;
+    }
     Ok(inner)
 }

@@ -53,6 +53,8 @@ pub enum Bug {
     DuplicateBeforeCallback,
     /// A reservation conflicts as if it were an acceptance.
     ReservedIsAccepted,
+    /// An acceptance conflicts once it was handed over, before it is durable.
+    HandedIsAccepted,
     /// A refusal behind the locks does not release them.
     LockLeaked,
     /// After a restart copies are appended without looking for them.
@@ -135,6 +137,14 @@ pub enum Bug {
     CloseLeavesCallers,
     /// A checkpoint that is being written sees what is decided meanwhile.
     SnapshotLate,
+    /// The sweeper forgets a key that it saw to be over, whoever owns it by then.
+    SweptAsSeen,
+    /// Who waits for an effect is not told of it.
+    EndUntold,
+    /// No worker is told that a task is due.
+    WorkUntold,
+    /// A close does not wait for callbacks.
+    CloseUnjoined,
     /// An unfinished backup does not say so.
     BackupUnmarked,
     /// Frames of a backup are written into files whose names are not durable.
@@ -241,6 +251,9 @@ impl Bug {
         Self::CheckpointCoversItself,
     ];
 
+    /// The bugs of the broadcaster that only a caller in flight at a mishap shows.
+    pub const IN_FLIGHT: [Self; 1] = [Self::HandedIsAccepted];
+
     /// The bugs of imports.
     pub const IMPORT: [Self; 3] =
         [Self::StampWithoutVchannel, Self::VisibleByRecord, Self::ImportBesideCollection];
@@ -250,13 +263,17 @@ impl Bug {
         [Self::FlushedBeforeSync, Self::VoteNotAwaited, Self::RewindInMemory, Self::TrimTakesState];
 
     /// Bugs that need two threads to show.
-    pub const SCHEDULES: [Self; 6] = [
+    pub const SCHEDULES: [Self; 10] = [
         Self::SyncCoversLater,
         Self::OneWoken,
         Self::WaitersAllGo,
         Self::ToldBeforeSync,
         Self::CloseLeavesCallers,
         Self::SnapshotLate,
+        Self::SweptAsSeen,
+        Self::EndUntold,
+        Self::WorkUntold,
+        Self::CloseUnjoined,
     ];
 }
 
@@ -288,6 +305,7 @@ pub fn is_active(bug: Bug) -> bool {
 fn number(bug: Bug) -> u32 {
     let known = Bug::LOG.iter().chain(&Bug::BROADCAST).chain(&Bug::RAFT);
     let known = known.chain(&Bug::SCHEDULES).chain(&Bug::READING).chain(&Bug::SPACE);
+    let known = known.chain(&Bug::IN_FLIGHT);
     let mut known = known.chain(&Bug::IMPORT).chain(&Bug::DAMAGE).chain(&Bug::LOCKS);
     known.position(|&b| b == bug).and_then(|i| u32::try_from(i).ok()).map_or(0, |i| i + 1)
 }

@@ -167,7 +167,6 @@ impl Inner {
                 continue;
             }
             let owner = match core.state.known(scope, now_ms) {
-                // The end of a run may not be durable yet.
                 Known::Done(stone) => match stone.answer() {
                     // The end of a run may not be durable yet.
                     Some(answer) if !core.runs.contains_key(&stone.id()) => {
@@ -267,6 +266,10 @@ impl Inner {
             while core.runs.get(&id).is_some_and(|run| !run.admitted) {
                 if core.usable().is_err() {
                     return Err(refusal::unknown());
+                }
+                #[cfg(planted)]
+                if crate::planted::is_active(crate::planted::Bug::HandedIsAccepted) {
+                    break;
                 }
                 let (next, told) = self.wait(core, &cell.turned, deadline);
                 core = next;

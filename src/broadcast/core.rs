@@ -188,7 +188,7 @@ pub(crate) type Guard<'a> = MutexGuard<'a, Core>;
 
 /// When a caller stops waiting, on the monotonic clock.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Deadline(Option<Duration>);
+pub(crate) struct Deadline(pub(super) Option<Duration>);
 
 impl Deadline {
     /// Waits as long as it takes.
@@ -228,23 +228,6 @@ impl Inner {
     /// Refuses new work where nobody would do it.
     pub(crate) fn takes_work(&self) -> Result<()> {
         self.options.only.map_or(Ok(()), |only| Err(refusal::open_for(only)))
-    }
-
-    /// Waits to be told; false when the time was over before.
-    pub(crate) fn wait<'a>(
-        &self,
-        core: Guard<'a>,
-        condvar: &Condvar,
-        deadline: Deadline,
-    ) -> (Guard<'a>, bool) {
-        let Some(until) = deadline.0 else {
-            return (condvar.wait(core).unwrap_or_else(PoisonError::into_inner), true);
-        };
-        let left = until.saturating_sub(self.monotonic());
-        if left.is_zero() {
-            return (core, false);
-        }
-        (condvar.wait_timeout(core, left).unwrap_or_else(PoisonError::into_inner).0, true)
     }
 
     /// Decides: enqueues records in one batch and applies them.
@@ -391,6 +374,10 @@ impl Inner {
     /// Has a worker take a task, at once or later.
     pub(crate) fn schedule(&self, core: &mut Core, id: BroadcastId, after: Duration) {
         core.due.insert((self.monotonic().saturating_add(after), id));
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::WorkUntold) {
+            return;
+        }
         self.work.notify_one();
     }
 

@@ -102,6 +102,12 @@ impl Handle {
         }
         let threads =
             std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        #[cfg(planted)]
+        let threads = if crate::planted::is_active(crate::planted::Bug::CloseUnjoined) {
+            Vec::new()
+        } else {
+            threads
+        };
         for thread in threads {
             // A callback that drops the last handle runs on one of them.
             if thread.thread().id() != thread::current().id() && thread.join().is_err() {

@@ -14,6 +14,12 @@ const PIECE_COUNT_MAX: usize = 128;
 /// An instant, in milliseconds, and whose it is.
 pub(crate) type At = (u64, BroadcastId);
 
+#[cfg(test)]
+thread_local! {
+    /// Entries that this thread has looked at one by one.
+    pub(super) static LOOKS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
 /// Identities in order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Order {
@@ -73,7 +79,11 @@ impl Order {
     pub(crate) fn until(&self, ms: u64) -> impl Iterator<Item = At> {
         let last = (ms, BroadcastId(u64::MAX));
         let pieces = self.pieces.range(..=last).flat_map(|(_, piece)| piece);
-        pieces.copied().take_while(move |at| *at <= last)
+        pieces.copied().take_while(move |at| {
+            #[cfg(test)]
+            LOOKS.set(LOOKS.get() + 1);
+            *at <= last
+        })
     }
 
     /// How many entries there are up to an instant, it included, counted up to `enough`.

@@ -1,88 +1,24 @@
-//! Schedules of admission and of the resource locks: callers beside each other, a close and a
+//! Schedules of admission and of the resource locks: callers beside each other, a sweep, a close and a
 //! checkpoint, and beside them the one thread that does what the threads of a broadcaster do.
+
+mod removal;
+mod shutdown;
 
 use oncelog_format::control::Park;
 
 use super::admission::Looked;
 use super::core::{Deadline, Settled};
-use super::fingerprint::fingerprint;
+use super::fingerprint::Asked;
 use super::locks::{Claim, Holder};
+use super::scheduled::{DIR, made, made_with, open, request};
 use super::*;
-use crate::clock::Clock;
 use crate::io::mem::{Machine, MemIo};
-use crate::log::{CreateMode, Fill, Options as LogOptions};
-use crate::store::StoreOptions;
-use crate::sync::{explored, now, play_once};
+use crate::sync::explored;
 
-const DIR: &str = "/store";
-
-/// Time that the schedule alone moves.
-#[derive(Debug)]
-struct Scheduled;
-
-impl Clock for Scheduled {
-    fn wall_ms(&self) -> u64 {
-        1_700_000_000_000
-    }
-
-    fn monotonic(&self) -> Duration {
-        now()
-    }
-}
-
-/// Refuses a payload that says so, before the locks or behind them.
-#[derive(Debug)]
-struct Fussy;
-
-impl MessageType for Fussy {
-    fn name(&self) -> &str {
-        "Fussy"
-    }
-
-    fn validate(&self, request: &Request) -> Result<()> {
-        if request.payload == b"bad" { Err(refusal::invalid("bad")) } else { Ok(()) }
-    }
-
-    fn recheck(&self, request: &Request, _state: &State) -> Result<()> {
-        if request.payload == b"late" { Err(refusal::invalid("late")) } else { Ok(()) }
-    }
-
-    fn apply(&self, _task: &Task) -> Verdict {
-        Verdict::Done
-    }
-}
-
-/// A broadcaster whose threads do not run.
-fn open(io: &MemIo) -> Broadcaster {
-    let log = LogOptions::new()
-        .io(Arc::new(io.clone()))
-        .clock(Arc::new(Scheduled))
-        .segment_bytes_max(65_536);
-    let log = log.fill(Fill::None).background(false);
-    let options = StoreOptions::new().create(CreateMode::IfMissing).log(log);
-    let store = Store::open(DIR, &options).unwrap();
-    let inner = replayed(store, Options::new().register(Arc::new(Fussy))).unwrap();
-    Broadcaster { handle: Arc::new(Handle::new(&inner)) }
-}
-
-/// A store with the vchannel `v`.
-fn made() -> Machine {
-    made_with(|_| {})
-}
-
-/// The same, behind what `fill` does.
-fn made_with(fill: impl Fn(&Broadcaster) + Send + Sync + 'static) -> Machine {
-    let left = Arc::new(std::sync::Mutex::new(Machine::new()));
-    let made = Arc::clone(&left);
-    play_once(move || {
-        let io = MemIo::new(Machine::new());
-        let broadcaster = open(&io);
-        broadcaster.ensure_vchannels(&["v".to_owned()]).unwrap();
-        fill(&broadcaster);
-        broadcaster.close().unwrap();
-        *made.lock().unwrap() = io.machine();
-    });
-    left.lock().unwrap().clone()
+/// Has a request accepted, which nobody waits for.
+fn accept(broadcaster: &Broadcaster, request: &Request) {
+    let left = broadcaster.submit(request, Some(Duration::ZERO)).unwrap_err();
+    assert_eq!(left.kind(), ErrorKind::OutcomeUnknown);
 }
 
 /// Does what the threads of a broadcaster do, until so many tasks have ended.
@@ -105,18 +41,6 @@ fn serve(broadcaster: &Broadcaster, ends: usize) {
             core = inner.handed.wait(core).unwrap();
         }
     }
-}
-
-fn request(key: Option<&str>, payload: &str) -> Request {
-    let scope = key.map(|key| Scope {
-        principal: "p".into(),
-        message_type: "Fussy".into(),
-        domain: "d".into(),
-        identity: String::new(),
-        generation: 0,
-        client_key: key.into(),
-    });
-    Request::new("Fussy", scope, vec!["v".into()], payload.into())
 }
 
 fn holding(payload: &str, keys: &[(&str, bool)]) -> Request {
@@ -195,15 +119,15 @@ fn a_refusal_behind_the_locks_hands_them_on() {
         let requests = [holding("late", &[("x", false)]), holding("p", &[("x", false)])];
         let [refused, done] = submit_all(&machine, requests, 1);
         assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidInput);
-        done.unwrap();
+        drop(done.unwrap());
     });
 }
 
 /// Reserves the key, finds itself alone, and gives it up as a refusal does.
 fn reserve(broadcaster: &Broadcaster, inside: &Mutex<usize>) {
     let request = request(Some("k"), "p");
-    let print = fingerprint(&request, &[]).unwrap();
-    let looked = broadcaster.inner().look_up(&request, &print, false, Deadline::never()).unwrap();
+    let asked = Asked::new(&request, vec![], PayloadForm::Bytes).unwrap();
+    let looked = broadcaster.inner().look_up(&asked, false, Deadline::never()).unwrap();
     let Looked::Reserved(admission) = looked else { panic!("nothing was accepted") };
     *inside.lock().unwrap() += 1;
     let mut count = inside.lock().unwrap();

@@ -4,8 +4,8 @@
 //! once that the task is parked, and that a try was refused for space. Nothing is lost by either:
 //! the key is kept, and the task is tried again in this process and in the next.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use oncelog_format::message::BroadcastId;
@@ -15,6 +15,7 @@ use super::refusal;
 use super::request::Answer;
 use crate::error::{Error, Result};
 use crate::log::Pending;
+use crate::sync::Condvar;
 
 /// Most callers that wait for one key.
 pub(crate) const WAITERS_PER_KEY_MAX: usize = 1_024;
@@ -145,5 +146,24 @@ impl Inner {
                 return Err(left);
             }
         }
+    }
+
+    /// Waits to be told; false when the time was over before.
+    pub(crate) fn wait<'a>(
+        &self,
+        core: Guard<'a>,
+        condvar: &Condvar,
+        deadline: Deadline,
+    ) -> (Guard<'a>, bool) {
+        let left = deadline.0.map(|until| until.saturating_sub(self.monotonic()));
+        if left.is_some_and(|left| left.is_zero()) {
+            return (core, false);
+        }
+        #[cfg(any(test, feature = "testing"))]
+        super::noted::waits();
+        let Some(left) = left else {
+            return (condvar.wait(core).unwrap_or_else(PoisonError::into_inner), true);
+        };
+        (condvar.wait_timeout(core, left).unwrap_or_else(PoisonError::into_inner).0, true)
     }
 }

@@ -75,4 +75,12 @@ impl State {
     pub(crate) fn over_until(&self, at_ms: u64) -> impl Iterator<Item = BroadcastId> {
         self.over.range(..=(at_ms, BroadcastId(u64::MAX))).map(|(_, id)| *id)
     }
+
+    /// Forgets whoever owns a scope.
+    #[cfg(planted)]
+    pub(crate) fn disown(&mut self, scope: &oncelog_format::message::Scope) {
+        if let Some(owner) = self.owner(scope) {
+            self.scopes.remove(scope, owner);
+        }
+    }
 }

@@ -29,6 +29,26 @@ fn a_key_that_lives_for_long_holds_up_no_sweep_of_others() {
     assert_same(&long, &desk.submit("long", "p").unwrap());
 }
 
+/// Elsewhere a start took hours: state that a snapshot had was rebuilt from its begin.
+#[test]
+fn a_restart_replays_what_stands_behind_its_checkpoint_and_no_more() {
+    const RECORDS: u64 = 3;
+    let mut desk = Desk::open();
+    for key in 0..40 {
+        drop(desk.submit(&key.to_string(), "p").unwrap());
+    }
+    desk = desk.reopen();
+    assert!(desk.broadcaster.stats().replay.records >= 40 * RECORDS);
+    assert!(desk.broadcaster.checkpoint().unwrap());
+    for key in 40..43 {
+        drop(desk.submit(&key.to_string(), "p").unwrap());
+    }
+    desk = desk.reopen();
+    // Those of the checkpoint itself stand behind what it covers.
+    let records = desk.broadcaster.stats().replay.records;
+    assert!((3 * RECORDS..=3 * RECORDS + 5).contains(&records), "{records} records");
+}
+
 /// Elsewhere callbacks ran in the order of identities of another node, or in none.
 #[test]
 fn callbacks_of_conflicting_holders_run_in_the_order_of_their_acceptance() {
