@@ -12,6 +12,7 @@ mod admission;
 mod age;
 mod async_calls;
 mod blocker;
+mod canonical_json;
 mod catalogue;
 mod checkpoint;
 mod chunks;
@@ -21,6 +22,7 @@ mod counts;
 mod deciding;
 mod ends;
 mod fingerprint;
+mod freeing;
 mod handle;
 mod holds;
 mod jobs;
@@ -28,8 +30,6 @@ mod keys;
 mod kind;
 mod locks;
 mod made;
-#[cfg(any(test, feature = "testing"))]
-mod noted;
 mod opening;
 mod operator;
 mod options;
@@ -78,13 +78,14 @@ use self::catalogue::check_policy;
 use self::checkpoint::{Checkpoints, due_bytes};
 use self::core::{Core, Inner};
 use self::counts::Counts;
+use self::deciding::DECISION_LEN;
+use self::freeing::Freeing;
 use self::handle::{Handle, inside, to_the_end};
 
+pub use self::canonical_json::canonical_json;
 pub use self::jobs::{Ended, Jobs, SliceMessage};
 pub use self::keys::{KeyHistory, KeyInfo, KeyState, WindowSummary};
-pub use self::kind::{MessageType, Noop, Role, Task, Verdict};
-#[cfg(any(test, feature = "testing"))]
-pub use self::noted::tell_waits;
+pub use self::kind::{JobEnding, MessageType, Noop, OnConflict, PayloadForm, Role, Task, Verdict};
 pub use self::opening::Opening;
 pub use self::options::{CollectionSpec, Options};
 pub use self::policy::{Policy, Setting, Violation, WhenFull, parse_duration};
@@ -97,6 +98,8 @@ pub use self::stats::{
 };
 pub use self::trace::TraceParent;
 pub use self::view::StoreView;
+#[cfg(any(test, feature = "testing"))]
+pub use self::waiting::tell_waits;
 pub use self::window::Window;
 pub use oncelog_format::control::Collection;
 pub use oncelog_format::message::{AckMode, BroadcastId, Resource, Scope, TimeTick};
@@ -180,19 +183,23 @@ impl Broadcaster {
         (0..worker_count).try_for_each(|_| spawn("oncelog-work", Inner::work))
     }
 
-    /// Broadcasts a request, at most once per key, and waits for the effect. Dropping out at the
-    /// timeout changes nothing about a request that was handed over. Room is kept on the disk for
-    /// what was accepted: where some has to be made for this request, the timeout does not cut that
-    /// short.
+    /// Broadcasts a request, at most once per key, and waits for its end. `Ok` says that it ended,
+    /// and not yet that it ended well: [`Answer::outcome`] is [`Outcome::Failed`] where its
+    /// callback failed, or an operator skipped it, also of the original under a key. Dropping out
+    /// at the timeout changes nothing about a request that was handed over. Room is kept on the
+    /// disk for what was accepted: where some has to be made for this request, the timeout does not
+    /// cut that short.
     ///
     /// # Errors
     ///
     /// `InvalidInput`, `Conflict`, `WindowFull`, `StoreFull`, `Limit`, `LockTimeout`, `Io`:
-    /// refused, the key is not consumed; `StoreFull` also where unfinished work carries as much as
-    /// [`Options::open_bytes_max`]. `OutcomeUnknown`: not known, ask again with the same key and
-    /// payload. `InFlight`, `Parked`: accepted and not done. `Poisoned`, `Closed`. Without a
-    /// timeout `InFlight` comes as soon as there is no space for a copy or a record of what was
-    /// accepted, with that as its source; the task goes on when there is.
+    /// refused, the key is not consumed by this call; `StoreFull` also where unfinished work
+    /// carries as much as [`Options::open_bytes_max`]. `OutcomeUnknown`: not known, ask again with
+    /// the same key and payload; also where another request with this key is being admitted, which
+    /// may be the caller's own first one, and the deadline is over or too many wait. `InFlight`,
+    /// `Parked`: accepted and not done. `Poisoned`, `Closed`. Without a timeout `InFlight` comes as
+    /// soon as there is no space for a copy or a record of what was accepted, with that as its
+    /// source; the task goes on when there is.
     ///
     /// # Durability
     ///
@@ -231,7 +238,7 @@ impl Broadcaster {
     }
 
     /// Acknowledges a copy for a consumer of a vchannel; of a broadcast that is done or unknown it
-    /// changes nothing.
+    /// changes nothing, and is counted.
     ///
     /// # Errors
     ///
@@ -264,11 +271,12 @@ impl Broadcaster {
     pub fn refresh(&self, policy: Policy) -> Result<()> {
         let inner = self.inner();
         let (pending, _) = inner.with_room(|| {
-            let mut core = inner.lock();
+            let mut core = inner.lock_to_take_in(DECISION_LEN);
             core.usable()?;
             check_policy(&policy, &core.state)?;
             let handed = inner.hand_over(&mut core, vec![Body::Policy(policy.record())])?;
             core.policy = policy.clone();
+            inner.warn_of_keys(&mut core);
             inner.turned.notify_all();
             Ok(handed)
         })?;
@@ -287,16 +295,8 @@ impl Broadcaster {
     /// Durable when this returns `Ok`.
     pub fn ensure_vchannels(&self, names: &[String]) -> Result<()> {
         let inner = self.inner();
-        let handed = inner.with_room(|| {
-            let mut core = inner.lock();
-            core.usable()?;
-            let bodies = inner.missing_vchannels(&core, names)?;
-            if bodies.is_empty() {
-                return Ok(None);
-            }
-            inner.hand_over(&mut core, bodies).map(Some)
-        })?;
-        handed.map_or_else(|| inner.settle_before(), |(pending, _)| inner.settle(pending))
+        let handed = inner.with_room(|| inner.make_vchannels(names))?;
+        handed.map_or_else(|| inner.settle_before(), |pending| inner.settle(pending))
     }
 
     /// Returns the collection of a name, made of `spec` where there is none. What exists is not
@@ -320,12 +320,13 @@ impl Broadcaster {
         Jobs::of(Arc::clone(self.inner()))
     }
 
-    /// Looks at the state, with log time in milliseconds. What it shows may not be durable yet.
-    /// Decisions wait meanwhile: `look` is short, and does not call the broadcaster.
+    /// Looks at the state, with the time by which keys expire, in milliseconds: log time, or where
+    /// that stood when a wall clock far ahead began not to be believed. What it shows may not be
+    /// durable yet. Decisions wait meanwhile: `look` is short, and does not call the broadcaster.
     pub fn read<R>(&self, look: impl FnOnce(&State, u64) -> R) -> R {
         use crate::clock::Clock as _;
         let core = self.inner().lock();
-        let now_ms = self.inner().time().wall_ms().max(core.state.newest_ms());
+        let now_ms = self.inner().time().expiry_ms(core.state.newest_ms());
         look(&core.state, now_ms)
     }
 
@@ -353,8 +354,9 @@ impl Broadcaster {
     }
 
     /// Writes the state into control, reads it back, and drops the records that no restart needs
-    /// any more; a broadcaster does so by itself, see [`Options::checkpoint_bytes`]. False when
-    /// there was nothing to write behind the last checkpoint.
+    /// any more; a broadcaster does so by itself, see [`Options::checkpoint_bytes`], and where
+    /// somebody is refused for want of space that this frees. False when there was nothing to write
+    /// behind the last checkpoint.
     ///
     /// # Errors
     ///
@@ -382,7 +384,7 @@ impl Broadcaster {
         use crate::clock::Clock as _;
         let inner = self.inner();
         let (pending, to_ms) = inner.with_room(|| {
-            let mut core = inner.lock();
+            let mut core = inner.lock_to_take_in(DECISION_LEN);
             let (from_ms, to_ms) = (inner.time().wall_ms(), inner.time().rebased_ms());
             let body = Body::ClockRebase(ClockRebase { from_ms });
             let (pending, _) = inner.hand_over_at(&mut core, vec![body], to_ms)?;
@@ -405,9 +407,10 @@ impl Broadcaster {
     pub fn accept_window(&self, reason: &str) -> Result<()> {
         let inner = self.inner();
         let accepted = WindowAccepted { reason: ends::fitting(reason).to_owned() };
+        let len = accepted.reason.len() + DECISION_LEN;
         let body = Body::WindowAccepted(accepted);
-        let (pending, _) =
-            inner.with_room(|| inner.hand_over(&mut inner.lock(), vec![body.clone()]))?;
+        let (pending, _) = inner
+            .with_room(|| inner.hand_over(&mut inner.lock_to_take_in(len), vec![body.clone()]))?;
         inner.settle(pending)
     }
 
@@ -437,13 +440,14 @@ fn replayed(mut store: Store, options: Options) -> Result<Arc<Inner>> {
     let mut types: BTreeMap<String, Arc<dyn MessageType>> = BTreeMap::new();
     types.insert(Noop::NAME.to_owned(), Arc::new(Noop));
     for kind in &options.types {
-        kind::check_name(kind.name())?;
+        kind::check(&**kind)?;
         if types.insert(kind.name().to_owned(), Arc::clone(kind)).is_some() {
             return Err(refusal::invalid(format!("two types are named {}", kind.name())));
         }
     }
-    if options.job_slots_max == 0 || options.worker_count == 0 {
-        return Err(refusal::invalid("job slots and workers: expected at least 1, found 0"));
+    if options.job_slots_max == 0 || options.worker_count == 0 || options.open_bytes_max == 0 {
+        let what = "job slots, workers, bytes of unfinished work: expected at least 1, found 0";
+        return Err(refusal::invalid(what));
     }
     let began = store.time().monotonic();
     let restored = restore::of_log(store.control())?;
@@ -467,6 +471,7 @@ fn replayed(mut store: Store, options: Options) -> Result<Arc<Inner>> {
     core.unchecked_bytes = restored.behind_bytes;
     core.checkpoint_due_bytes = due_bytes(&options, restored.checkpoint.as_ref());
     core.stream_bytes = restored.checkpoint.map_or(0, |checkpoint| checkpoint.stream_bytes);
+    core.freeing = Freeing::restored(restored.checkpoint.as_ref());
     if let Err(e) = holds::take_up(&mut core, &store) {
         if let Err(e) = store.close() {
             tracing::debug!(error = %e, "a store that is not taken up closes");

@@ -135,6 +135,14 @@ pub enum Bug {
     WorkUntold,
     /// A close does not wait for callbacks.
     CloseUnjoined,
+    /// All who wait for a reservation take the key when it falls.
+    WaitersAllGo,
+    /// What follows a record of control is done before the record is durable.
+    ToldBeforeSync,
+    /// A close wakes nobody who waits for a task.
+    CloseLeavesCallers,
+    /// A checkpoint that is being written sees what is decided meanwhile.
+    SnapshotLate,
     /// An unfinished backup does not say so.
     BackupUnmarked,
     /// Frames of a backup are written into files whose names are not durable.
@@ -158,6 +166,8 @@ pub enum Bug {
     /// Retention and trims let go of the message with the last time tick before the next one is
     /// durable.
     TickUnkept,
+    /// A reserve is made of the next size or not at all.
+    ReserveDoubled,
     /// New work keeps no room for itself in the next checkpoint.
     CheckpointUncounted,
 }
@@ -204,9 +214,10 @@ impl Bug {
     pub const DAMAGE: [Self; 1] = [Self::LaterNotAsked];
 
     /// The bugs of space: of what is kept for the work that was accepted.
-    pub const SPACE: [Self; 5] = [
+    pub const SPACE: [Self; 6] = [
         Self::ReserveSpent,
         Self::ReserveUnsynced,
+        Self::ReserveDoubled,
         Self::EndUnpinned,
         Self::TickUnkept,
         Self::CheckpointUncounted,
@@ -247,14 +258,19 @@ impl Bug {
     /// The bugs of raft's log.
     pub const RAFT: [Self; 4] =
         [Self::FlushedBeforeSync, Self::VoteNotAwaited, Self::RewindInMemory, Self::TrimTakesState];
+
     /// Bugs that need two threads to show.
-    pub const SCHEDULES: [Self; 6] = [
+    pub const SCHEDULES: [Self; 10] = [
         Self::SyncCoversLater,
         Self::OneWoken,
         Self::SweptAsSeen,
         Self::EndUntold,
         Self::WorkUntold,
         Self::CloseUnjoined,
+        Self::WaitersAllGo,
+        Self::ToldBeforeSync,
+        Self::CloseLeavesCallers,
+        Self::SnapshotLate,
     ];
 }
 

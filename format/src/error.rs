@@ -178,4 +178,13 @@ mod tests {
             DecodeError::new(0, DecodeErrorKind::Truncated { need: 80, have: 3 }).shifted(40);
         assert_eq!(error.to_string(), "truncated: expected 80 bytes, found 3 at byte 40");
     }
+
+    #[test]
+    fn what_cannot_be_encoded_is_named() {
+        let of = |kind| EncodeError::new("payload", kind).to_string();
+        let limit = EncodeErrorKind::Limit { len: 9, max: 8 };
+        assert_eq!(of(limit), "payload is over the limit: expected at most 8, found 9");
+        assert_eq!(of(EncodeErrorKind::Empty), "payload is empty");
+        assert_eq!(of(EncodeErrorKind::Unordered), "payload is not sorted and unique");
+    }
 }

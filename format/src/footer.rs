@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn every_contradiction_is_found() {
         type Change = fn(&mut Footer);
-        let changes: [(usize, Change); 12] = [
+        let changes: [(usize, Change); 13] = [
             (24, |f| f.end = 99_996),
             (24, |f| f.end = 100_008),
             (32, |f| f.durable_lsn = 51),
@@ -294,6 +294,7 @@ mod tests {
             (80, |f| f.entries[0].lsn = 42),
             (104, |f| f.entries[1].lsn = 51),
             (104, |f| f.entries[1].offset = 12_288),
+            (104, |f| f.entries[1].offset = 99_992),
             (104, |f| f.entries[1].time_ms = 6),
         ];
         for (at, change) in changes {
@@ -308,6 +309,20 @@ mod tests {
         wrong.offset += 8;
         let place = Place { salt: SALT, offset: wrong.offset };
         assert_eq!(Footer::decode(&wrong.encode(SALT), place).unwrap_err().at, 24);
+    }
+
+    #[test]
+    fn a_footer_is_no_longer_than_its_limit() {
+        let decode = |len: u32| {
+            let mut bytes = vec![0; usize::try_from(len).unwrap()];
+            let at = bytes.len() - 16;
+            bytes[at..at + 4].copy_from_slice(&len.to_le_bytes());
+            bytes[at + 8..].copy_from_slice(&TAIL_MAGIC);
+            Footer::decode(&bytes, PLACE).unwrap_err().kind
+        };
+        assert!(matches!(decode(FOOTER_LEN_MAX), DecodeErrorKind::Checksum { .. }));
+        let (len, max) = (u64::from(FOOTER_LEN_MAX) + 24, u64::from(FOOTER_LEN_MAX));
+        assert_eq!(decode(FOOTER_LEN_MAX + 24), DecodeErrorKind::Limit { len, max });
     }
 
     #[test]

@@ -14,6 +14,7 @@ use oncelog_format::control::{
     Entry, Facts, FilterEntry, JobEntry, JobLink, JobPhase, JobPlan, JobState, Outcome, Park,
     PchannelEnd, PlanFile, PolicyRecord, Resume, Skip, TaskEntry, Term, WindowAccepted,
 };
+use oncelog_format::limits::TIME_MS_MAX;
 use oncelog_format::message::{
     AckMode, BroadcastHeader, BroadcastId, Fingerprint, FingerprintField, Resource, Scope, TimeTick,
 };
@@ -196,6 +197,7 @@ fn entries() -> Vec<Entry> {
         expired: 5,
         evicted: 6,
         evicted_until_ms: 1_700_000_000_008,
+        evicted_done_ms: 1_700_000_000_003,
         forgotten: 7,
         policy: Some(policy()),
     };
@@ -305,4 +307,48 @@ fn valid_bytes_decode_to_their_values_and_encode_back() {
         }
     }
     assert!(values.is_empty(), "{values:?}");
+}
+
+#[test]
+fn each_record_says_what_it_is() {
+    for (vector, body) in jobs().into_iter().chain(broadcasts()).chain(store()).chain(checkpoints())
+    {
+        let name = match vector {
+            "job-plan" => "JobPlan",
+            "job-state" => "JobState",
+            "later-version" | "term" => "Term",
+            "skippable" => "Skipped",
+            "clock-rebase" => "ClockRebase",
+            "window-accepted" => "WindowAccepted",
+            "checkpoint-begin" => "CheckpointBegin",
+            "checkpoint-part" => "CheckpointPart",
+            "checkpoint-end" => "CheckpointEnd",
+            "collection" => "Collection",
+            "channel" => "Channel",
+            "attempt" => "Attempt",
+            "policy" => "Policy",
+            "park" => "Park",
+            "resume" => "Resume",
+            "skip" => "Skip",
+            "ack" => "Ack",
+            of if of.starts_with("accepted") => "Accepted",
+            of if of.starts_with("done") => "Done",
+            of if of.starts_with("dropped") => "Dropped",
+            other => panic!("{other}"),
+        };
+        assert_eq!(body.name(), name);
+        let is_checkpoint = name.starts_with("Checkpoint");
+        assert_eq!(body.is_checkpoint(), is_checkpoint, "{name}");
+        let finishes = ["Ack", "Done", "Dropped", "Park", "Skip"].contains(&name);
+        assert_eq!(body.is_finishing(), is_checkpoint || finishes, "{name}");
+    }
+}
+
+#[test]
+fn the_time_of_a_record_fills_six_bytes_at_most() {
+    let record = |at_ms| ControlRecord { at_ms, body: Body::Term(Term { term: 3 }) };
+    let latest = record(TIME_MS_MAX);
+    assert_eq!(ControlRecord::decode(&latest.encode().unwrap()), Ok(latest));
+    let error = ControlRecord::decode(&record(TIME_MS_MAX + 1).encode().unwrap()).unwrap_err();
+    assert_eq!(error.to_string(), "field at must not be 281474976710656 at byte 2");
 }

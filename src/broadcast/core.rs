@@ -20,9 +20,10 @@ use super::age::Stall;
 use super::checkpoint::Checkpoints;
 use super::chunks::Begun;
 use super::counts::Counts;
+use super::freeing::Freeing;
 use super::holds::Hold;
 use super::kind::MessageType;
-use super::locks::{Claim, Holder, Locks};
+use super::locks::{Holder, Locks};
 use super::options::Options;
 use super::owed::Owed;
 use super::policy::Policy;
@@ -100,10 +101,8 @@ pub(crate) struct Core {
     pub(crate) stream_bytes: u64,
     /// Bytes that a checkpoint was expected to take that is being written; else 0.
     pub(crate) begun_bytes: u64,
-    /// New work found no space: a checkpoint may make some.
-    pub(crate) wants_space: bool,
-    /// From when on a checkpoint may be tried for that, on the monotonic clock.
-    pub(crate) freeing_from: Duration,
+    /// Space that a checkpoint may make.
+    pub(crate) freeing: Freeing,
     pub(crate) failed: Option<Arc<Error>>,
     /// What nobody was told yet, in order.
     pub(crate) told: Vec<Told>,
@@ -146,6 +145,8 @@ pub(crate) struct Run {
     /// Why it is parked and since when, durably.
     pub(crate) parked: Option<(String, u64)>,
     pub(crate) retries: u32,
+    /// Calls of its callback.
+    pub(crate) calls: u32,
     /// Steps that ended.
     pub(crate) tries: u64,
     /// The last of them was refused for space.
@@ -297,14 +298,6 @@ impl Inner {
         }
     }
 
-    /// Has space looked for where new work was refused for want of it.
-    pub(crate) fn note_refusal(&self, core: &mut Core, e: &Error) {
-        if e.kind() == ErrorKind::StoreFull {
-            core.wants_space = true;
-            self.turned.notify_all();
-        }
-    }
-
     /// Counts bytes of records, and has a checkpoint written when one is due.
     fn count(&self, core: &mut Core, bytes: u64) {
         let before = core.unchecked_bytes;
@@ -418,8 +411,7 @@ impl Core {
             checkpoint_due_bytes: u64::MAX,
             stream_bytes: 0,
             begun_bytes: 0,
-            wants_space: false,
-            freeing_from: Duration::ZERO,
+            freeing: Freeing::default(),
             failed: None,
             told: Vec::new(),
             closing: false,
@@ -469,18 +461,11 @@ impl Core {
             ending: false,
             parked: task.parked.clone(),
             retries: 0,
+            calls: 0,
             tries: 0,
             full: None,
             stalled: None,
             cell: Arc::default(),
         })
-    }
-
-    pub(crate) fn claim(&self, accepted: &Accepted, since_ms: u64) -> Claim {
-        Claim {
-            resources: accepted.header.resources.clone(),
-            message_type: accepted.message_type.clone(),
-            since_ms,
-        }
     }
 }

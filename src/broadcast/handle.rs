@@ -65,7 +65,13 @@ impl Handle {
         let is_first = {
             let mut core = self.inner.lock();
             let was_closing = std::mem::replace(&mut core.closing, true);
-            self.inner.wake_all(&core);
+            #[cfg(not(planted))]
+            let wakes = true;
+            #[cfg(planted)]
+            let wakes = !crate::planted::is_active(crate::planted::Bug::CloseLeavesCallers);
+            if wakes {
+                self.inner.wake_all(&core);
+            }
             !was_closing
         };
         if is_first {

@@ -242,7 +242,8 @@ impl Jobs {
             })?;
             outgoing.push(Outgoing { properties, payload: &message.payload });
         }
-        channel.enqueue(&outgoing)?.wait()
+        let refused = |e: &Error| self.inner.note_refusal(&mut self.inner.lock(), e);
+        channel.enqueue(&outgoing).inspect_err(refused)?.wait()
     }
 
     /// Returns log time in milliseconds since 1970 UTC.

@@ -231,7 +231,9 @@ pub struct WindowSummary {
     pub count_max: u64,
     /// The lifetime that the policy promises, in milliseconds.
     pub lifetime_ms: u64,
-    /// For how long back a key that was done is surely known, in milliseconds.
+    /// Keys that count beyond that, as a policy with `history = "warn"` allows.
+    pub beyond_count: usize,
+    /// For how long back a key that was done is surely known, whoever's it is, in milliseconds.
     pub effective_ms: u64,
     /// Keys that were dropped because their window was over.
     pub expired_count: u64,
@@ -246,8 +248,11 @@ impl WindowSummary {
         let default = Policy::default().record();
         let policy = state.policy().unwrap_or(&default);
         let window = state.window();
+        let live_count = window.live_count(at_ms);
+        let bound = usize::try_from(policy.window_count_max).unwrap_or(usize::MAX);
         Self {
-            live_count: window.live_count(at_ms),
+            live_count,
+            beyond_count: live_count.saturating_sub(bound),
             count_max: policy.window_count_max,
             lifetime_ms: policy.window_lifetime_ms,
             effective_ms: window.effective_ms(policy.window_lifetime_ms, at_ms),

@@ -83,11 +83,11 @@ impl Options {
     }
 
     /// Sets the most bytes that unfinished work carries: tasks that are not done and jobs that are
-    /// not over, with payloads, properties and plans; 512 MiB by default, which is the most. New
-    /// work above that, a job that is tried again too, is refused with `StoreFull` until some of it
-    /// is done: room is kept on the disk for a checkpoint that holds all of it. A checkpoint also
-    /// holds the keys of the window, and jobs that are over until they are retired: where all of it
-    /// outgrows the largest reserve, 1 GiB, new work is refused as well.
+    /// not over, with payloads, properties and plans; at least 1, and 512 MiB by default, which is
+    /// the most. New work above that, a job that is tried again too, is refused with `StoreFull`
+    /// until some of it is done: room is kept on the disk for a checkpoint that holds all of it. A
+    /// checkpoint also holds the keys of the window, and jobs that are over until they are retired:
+    /// where all of it outgrows the largest reserve, 1 GiB, new work is refused as well.
     #[must_use]
     pub fn open_bytes_max(mut self, bytes: u64) -> Self {
         self.open_bytes_max = bytes.min(OPEN_BYTES_MAX);

@@ -33,6 +33,10 @@ impl Order {
         self.count == 0
     }
 
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
     /// Takes an entry in; one that is there stays.
     pub(crate) fn insert(&mut self, at: At) {
         let piece = self.pieces.range_mut(..=at).next_back();
@@ -95,16 +99,16 @@ impl Order {
         count
     }
 
-    /// The first entry behind an instant.
-    pub(crate) fn first_behind(&self, ms: u64) -> Option<At> {
+    /// Entries behind an instant, in order.
+    pub(crate) fn behind(&self, ms: u64) -> impl Iterator<Item = At> {
         let last = (ms, BroadcastId(u64::MAX));
         let before = self.pieces.range(..=last).next_back().into_iter();
-        let behind = self.pieces.range((Bound::Excluded(last), Bound::Unbounded)).take(1);
-        let mut entries = before.chain(behind).flat_map(|(_, piece)| {
+        let behind = self.pieces.range((Bound::Excluded(last), Bound::Unbounded));
+        let entries = before.chain(behind).flat_map(move |(_, piece)| {
             let place = piece.partition_point(|at| *at <= last);
-            piece.get(place)
+            piece.get(place..).unwrap_or_default()
         });
-        entries.next().copied()
+        entries.copied()
     }
 }
 
@@ -140,9 +144,10 @@ mod tests {
             }
             let ms = near / 4 + 10;
             let last = (ms, BroadcastId(u64::MAX));
-            assert_eq!(order.first_behind(ms), set.range(last..).next().copied());
+            assert_eq!(order.behind(ms).next(), set.range(last..).next().copied());
             if n % 100 == 0 {
                 assert!(order.until(ms).eq(set.range(..=last).copied()));
+                assert!(order.behind(ms).eq(set.range(last..).copied()));
                 let count = set.range(..=last).count();
                 assert_eq!(order.count_until(ms, usize::MAX), count);
                 assert_eq!(order.count_until(ms, 5), count.min(5));

@@ -41,7 +41,8 @@ pub struct Policy {
     pub retry_age_max: Duration,
     /// Keyed broadcasts an hour that the operator expects.
     pub broadcasts_per_hour_max: Option<u64>,
-    /// A bound below the keys that are kept is a warning, not a refusal.
+    /// A bound below the keys that are kept is a warning, not a refusal: they stay, and new ones
+    /// are refused or, with `EvictOldest`, have others make room until the bound is kept.
     pub history_warns: bool,
 }
 
@@ -216,18 +217,26 @@ impl Policy {
         broken
     }
 
-    /// Returns the rules that the policy breaks against the keys that are kept.
+    /// Returns the rules that the policy breaks against the keys that are kept; none where it takes
+    /// that for a warning.
     #[must_use]
     pub fn violations_against(&self, state: &State) -> Vec<Violation> {
+        let kept = self.kept_beyond(state).filter(|_| !self.history_warns);
+        let what = "at least the keys whose tasks are kept";
+        let broken = |kept| {
+            rule("window_count_max", what, self.window_count_max, format!("at least {kept}"))
+        };
+        kept.map(broken).into_iter().collect()
+    }
+
+    /// Returns how many keys are kept, where they are more than the bound allows.
+    #[must_use]
+    pub fn kept_beyond(&self, state: &State) -> Option<usize> {
         // Those that are over by the records may stand for a while, and count for nothing: a store
         // has to open again with the policy that it was closed with.
         let kept = state.window().live_count(state.newest_ms());
         let fits = u64::try_from(kept).is_ok_and(|kept| kept <= self.window_count_max);
-        if fits || self.history_warns {
-            return Vec::new();
-        }
-        let what = "at least the keys whose tasks are kept";
-        vec![rule("window_count_max", what, self.window_count_max, format!("at least {kept}"))]
+        (!fits).then_some(kept)
     }
 
     /// Returns the most keys of one principal beside others.

@@ -15,7 +15,7 @@ use crate::log::{CreateMode, Fill, Options as LogOptions};
 use crate::store::StoreOptions;
 use crate::sync::{now, play_once};
 
-const DIR: &str = "/store";
+pub(super) const DIR: &str = "/store";
 
 /// Time that the schedule alone moves, from this many milliseconds behind the first store on.
 #[derive(Debug)]

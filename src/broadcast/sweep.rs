@@ -52,7 +52,7 @@ impl Inner {
     pub(crate) fn sweep(&self) -> Result<usize> {
         let mut core = self.lock_to_decide(BATCH_COUNT_MAX * DROP_LEN);
         core.usable()?;
-        let now_ms = self.time().wall_ms().max(core.state.newest_ms());
+        let now_ms = self.time().expiry_ms(core.state.newest_ms());
         let over = core.state.window().over(now_ms, BATCH_COUNT_MAX);
         #[cfg(planted)]
         if crate::planted::is_active(crate::planted::Bug::SweptAsSeen) {

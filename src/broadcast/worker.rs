@@ -217,12 +217,13 @@ impl Inner {
         }
         self.record_acks(id, AckMode::Append)?;
         let task = {
-            let core = self.lock();
-            let Some(run) = core.runs.get(&id) else { return Ok(Next::Leave) };
-            if !core.state.task(id).is_some_and(|task| task.is_acked()) {
+            let mut core = self.lock();
+            let is_acked = core.state.task(id).is_some_and(|task| task.is_acked());
+            let Some(run) = core.runs.get_mut(&id) else { return Ok(Next::Leave) };
+            if !is_acked {
                 return Ok(Next::Stall);
             }
-            run.as_task()
+            run.as_called()
         };
         let Some(kind) = self.types.get(&task.accepted.message_type) else {
             let name = &task.accepted.message_type;
@@ -287,11 +288,10 @@ impl Inner {
                 core = self.lock();
                 continue;
             };
-            let durable = pending.wait();
-            self.store.control().tell();
+            let durable = self.wait_durable(pending);
             core = self.lock();
             match durable {
-                Ok(_) => {
+                Ok(()) => {
                     let job = self.settled(&mut core, settled);
                     if let Some(job) = job {
                         drop(core);
@@ -362,11 +362,7 @@ impl Inner {
         if run.cell.end.set(answer).is_err() {
             core.told.push(Told::EndedTwice(id));
         }
-        #[cfg(planted)]
-        if crate::planted::is_active(crate::planted::Bug::EndUntold) {
-            return made.then_some(id);
-        }
-        run.cell.turned.notify_all();
+        run.cell.wake();
         made.then_some(id)
     }
 
@@ -374,6 +370,7 @@ impl Inner {
     pub(crate) fn ack(&self, id: BroadcastId, vchannel: &str) -> Result<()> {
         let mut core = self.lock();
         let mut acked = acked_by(&core, id, vchannel)?;
+        self.counts.acks_ignored.add(u64::from(matches!(acked, Acked::Nothing)));
         if let Acked::Now(_) = acked {
             // Only what is recorded has room made for it.
             drop(core);
@@ -417,9 +414,11 @@ impl Run {
         })
     }
 
-    fn as_task(&self) -> Task {
+    /// What its callback is called with.
+    fn as_called(&mut self) -> Task {
         let (accepted, channels) = (Arc::clone(&self.accepted), self.positions().collect());
-        Task { accepted, channels, attempts: self.retries }
+        self.calls = self.calls.saturating_add(1);
+        Task { accepted, channels, attempts: self.calls - 1 }
     }
 
     /// What a duplicate is told too early.
@@ -439,6 +438,7 @@ impl Run {
             expires_at_ms: promised.then(|| done_at_ms.saturating_add(accepted.lifetime_ms)),
             outcome: outcome(ending),
             channels: self.positions().collect(),
+            differs: Vec::new(),
             clock_held: false,
         }
     }

@@ -387,6 +387,36 @@ fn plain_records_are_kept_out_of_a_store() {
     assert_eq!(broadcast(&store, "k", "p").1["duplicated"], true);
 }
 
+/// Its rows were hidden for ever, under a job that was `Completed`.
+#[test]
+fn a_broadcast_of_an_import_cannot_be_asked_for_beside_its_collection() {
+    let (_dir, store) = fresh("store");
+    assert_eq!(import(&store, AIRPORTS, "k").0, 0);
+    let payload = format!(r#"{{"collection":"c","collection_id":1,"files":["{CARS}"]}}"#);
+    let ask = |vchannel: &str, more: &[&str]| {
+        let args = ["broadcast", &store, "--type", "Import", "--vchannels", vchannel, "--json"];
+        let asked = ["--key", "other", "--payload", &payload];
+        let refused = run(&[&args[..], &asked, more].concat(), b"");
+        let error = refused.error();
+        assert_eq!((refused.code, &error["kind"]), (2, &"InvalidInput".into()), "{error}");
+        error["message"].as_str().unwrap().to_owned()
+    };
+    assert!(ask("x", &[]).contains("expected collection:1, found store:0"));
+    let scoped = ["--scope", "collection:1"];
+    assert!(ask("c_v0", &scoped).contains("expected collection:1:shared, found none"));
+    let held = [&scoped[..], &["--resource", "collection:1:shared"]].concat();
+    assert!(ask("x", &held).contains("by the fields of its request"));
+    for of_type in ["CommitImport", "AbortImport"] {
+        let args = ["broadcast", &store, "--type", of_type, "--vchannels", "c_v0", "--json"];
+        let refused = run(&args, b"");
+        assert_eq!((refused.code, &refused.error()["kind"]), (2, &"InvalidInput".into()));
+    }
+    let jobs = run(&["jobs", &store, "--json"], b"").objects();
+    assert_eq!(jobs.len(), 1);
+    let keys = run(&["keys", &store, "other", "--json"], b"").objects();
+    assert_eq!((keys.len(), &keys[0]["state"]), (1, &"unknown".into()), "the key is free");
+}
+
 #[test]
 fn a_payload_that_is_no_import_is_a_wrong_call_and_no_damage() {
     let (_dir, store) = fresh("store");

@@ -144,14 +144,14 @@ fn the_summary_of_keys_has_the_effective_window_and_evictions() {
     let (_dir, store) = fresh("store");
     let broadcaster = open(&store);
     let summary = || objects(&["keys", &store, "--summary"])[0].clone();
-    broadcaster.submit(&request("Load", "1"), None).unwrap();
+    drop(broadcaster.submit(&request("Load", "1"), None).unwrap());
     assert_eq!(summary()["effective_ms"], 86_400_000);
     let mut policy = broadcaster.policy();
     (policy.window_count_max, policy.window_full) = (2, WhenFull::EvictOldest);
     broadcaster.refresh(policy).unwrap();
     for key in ["2", "3"] {
         let noop = request("Noop", key);
-        broadcaster.submit(&noop, None).unwrap();
+        drop(broadcaster.submit(&noop, None).unwrap());
     }
     broadcaster.close().unwrap();
     let summary = summary();
@@ -268,7 +268,7 @@ fn a_clock_far_ahead_is_believed_once_an_operator_says_so() {
     let broadcaster = Broadcaster::open(past, Options::new()).unwrap();
     let mut before = request("Noop", "k");
     before.vchannels = vec!["a".into()];
-    broadcaster.submit(&before.making_vchannels(), None).unwrap();
+    drop(broadcaster.submit(&before.making_vchannels(), None).unwrap());
     broadcaster.close().unwrap();
 
     let ask = ["broadcast", &store, "--type", "Noop", "--vchannels", "a", "--key", "k"];

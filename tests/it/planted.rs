@@ -191,10 +191,11 @@ fn check_of_locks(bug: Bug) -> fn() {
 
 /// The test that a bug of space breaks.
 fn check_of_space(bug: Bug) -> fn() {
-    use crate::broadcast::{pins, space};
+    use crate::broadcast::{pins, space, taken};
     match bug {
         Bug::ReserveSpent => space::what_was_accepted_ends_on_a_full_disk_and_makes_room,
         Bug::ReserveUnsynced => space::the_name_of_a_reserve_is_durable_when_something_counts_on_it,
+        Bug::ReserveDoubled => taken::what_was_accepted_ends_though_a_crash_takes_the_reserve,
         Bug::EndUnpinned => pins::no_retention_takes_what_unfinished_work_reads_back,
         Bug::CheckpointUncounted => {
             space::a_checkpoint_is_written_on_a_disk_that_large_work_has_filled

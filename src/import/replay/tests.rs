@@ -259,7 +259,7 @@ fn a_message_whose_first_chunks_are_trimmed_is_counted_as_lost() {
     broadcaster.ensure_vchannels(&["a".into(), "b".into()]).unwrap();
     let send = |vchannel: &str, payload: Vec<u8>| {
         let request = Request::new("Noop", None, vec![vchannel.to_owned()], payload);
-        broadcaster.submit(&request, None).unwrap();
+        drop(broadcaster.submit(&request, None).unwrap());
     };
     send("a", vec![7; 200 << 10]);
     send("a", b"last".to_vec());

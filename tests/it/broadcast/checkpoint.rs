@@ -109,7 +109,7 @@ fn a_key_that_was_dropped_is_probably_seen_when_no_record_tells_of_it() {
     desk.hands.pass(LIFETIME_MS + 60_000);
     // Reuse drops the old one, the sweeper the others.
     let desk = desk.reopen();
-    desk.submit(&key(0), "again").unwrap();
+    drop(desk.submit(&key(0), "again").unwrap());
     while desk.broadcaster.read(|state, _| state.window().held_count()) > 1 {
         std::thread::yield_now();
     }
@@ -224,7 +224,7 @@ fn a_crash_of_a_checkpoint_loses_no_key_and_no_identity() {
         nth += 1;
         let (io, script) = (MemIo::new(base.clone()), Arc::new(Script::default()));
         let broadcaster = super::desk::open_on(&io, &hands, options(&script)).unwrap();
-        broadcaster.submit(&super::desk::request("between", "p"), None).unwrap();
+        drop(broadcaster.submit(&super::desk::request("between", "p"), None).unwrap());
         io.arm(Which::Persist, nth, 1, Fault::Stop);
         // The second one trims what the first one covers.
         drop(broadcaster.checkpoint());

@@ -110,7 +110,7 @@ fn a_job_holds_the_locks_of_its_broadcast_until_it_is_over() {
         let (jobs, other) = start(&desk, "other");
         jobs.end(other, 1, ABORT, vec![]).unwrap();
         jobs.end(job, 1, COMMIT, vec![]).unwrap();
-        desk.broadcaster.submit(&exclusive("x"), None).unwrap();
+        drop(desk.broadcaster.submit(&exclusive("x"), None).unwrap());
     });
 }
 

@@ -66,7 +66,7 @@ fn channels_keep_what_their_retention_says_and_readers_behind_it_are_told() {
         let reader = channel(&desk).read(Lsn::FIRST);
         let mut reader = reader.unwrap();
         for key in 0..60 {
-            desk.broadcaster.submit(&asked(&key.to_string()), None).unwrap();
+            drop(desk.broadcaster.submit(&asked(&key.to_string()), None).unwrap());
             desk.hands.pass(passed_ms);
         }
         wait("nothing was dropped", || channel(&desk).oldest() > Lsn::FIRST);
@@ -245,7 +245,7 @@ fn a_job_that_keeps_its_channel_beyond_the_limit_ends_and_lets_go() {
         assert_eq!((ended.committed, ended.mine), (kind == jobs::COMMIT, true));
         assert_eq!(pins(&desk), []);
         wait("nothing goes", || channel(&desk).oldest() > Lsn::FIRST);
-        desk.broadcaster.submit(&asked("other"), None).unwrap();
+        drop(desk.broadcaster.submit(&asked("other"), None).unwrap());
     }
 }
 
@@ -309,7 +309,7 @@ fn control_is_held_by_the_checkpoint_that_a_restart_may_need() {
     };
     assert_eq!(held(&desk), Some(1));
     for key in ["a", "b", "c"] {
-        desk.submit(key, "p").unwrap();
+        drop(desk.submit(key, "p").unwrap());
         desk.broadcaster.checkpoint().unwrap();
     }
     assert!(held(&desk) > Some(1));

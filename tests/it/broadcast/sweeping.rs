@@ -87,7 +87,7 @@ fn a_request_is_taken_in_and_a_known_key_answered_while_a_sweep_waits_for_the_di
     policy.window_lifetime = Duration::from_secs(60);
     broadcaster.refresh(policy.clone()).unwrap();
     for key in 0..COUNT {
-        broadcaster.submit(&request(&key.to_string(), "p"), None).unwrap();
+        drop(broadcaster.submit(&request(&key.to_string(), "p"), None).unwrap());
     }
     hands.pass(3_600_000);
     gate.set(true);
