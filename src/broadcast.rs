@@ -56,7 +56,7 @@ mod told;
 mod tombstones;
 mod trace;
 mod view;
-mod waiting;
+pub(crate) mod waiting;
 mod window;
 mod worker;
 
@@ -71,8 +71,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::log::Holder as LogHolder;
 use crate::lsn::Lsn;
 use crate::store::{Store, StoreReport};
-use crate::sync::thread;
-use crate::sync::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex, thread};
 
 use self::catalogue::check_policy;
 use self::checkpoint::{Checkpoints, due_bytes};
@@ -88,7 +87,7 @@ pub use self::keys::{KeyHistory, KeyInfo, KeyState, WindowSummary};
 pub use self::kind::{JobEnding, MessageType, Noop, OnConflict, PayloadForm, Role, Task, Verdict};
 pub use self::opening::Opening;
 pub use self::options::{CollectionSpec, Options};
-pub use self::policy::{Policy, Setting, Violation, WhenFull, parse_duration};
+pub use self::policy::{Policy, Setting, Violation, WhenFull, format_duration, parse_duration};
 pub use self::request::{Answer, Identity, Outcome, Request, check_client_key};
 pub use self::seen::Seen;
 pub use self::state::{Job, State, TaskState};
@@ -97,9 +96,7 @@ pub use self::stats::{
     WaitStats,
 };
 pub use self::trace::TraceParent;
-pub use self::view::StoreView;
-#[cfg(any(test, feature = "testing"))]
-pub use self::waiting::tell_waits;
+pub use self::view::{LogTimes, StoreView};
 pub use self::window::Window;
 pub use oncelog_format::control::Collection;
 pub use oncelog_format::message::{AckMode, BroadcastId, Resource, Scope, TimeTick};
@@ -135,7 +132,7 @@ impl Broadcaster {
     ///
     /// # Durability
     ///
-    /// A policy unlike the one recorded last is recorded.
+    /// A policy unlike the one recorded last is recorded, but for [`Options::only`].
     pub fn open(store: Store, options: Options) -> Result<Self> {
         let broadcaster = Self::opened(store, options)?;
         broadcaster.tell_drivers();
@@ -178,7 +175,9 @@ impl Broadcaster {
             Ok::<_, Error>(())
         };
         spawn("oncelog-settle", Inner::settle_all)?;
-        spawn("oncelog-sweep", |inner| inner.sweep_all())?;
+        if inner.options.sweeps() {
+            spawn("oncelog-sweep", |inner| inner.sweep_all())?;
+        }
         spawn("oncelog-checkpoint", |inner| inner.checkpoint_all())?;
         (0..worker_count).try_for_each(|_| spawn("oncelog-work", Inner::work))
     }
@@ -339,8 +338,8 @@ impl Broadcaster {
     }
 
     /// Everything that keeps messages of a pchannel on the disk, the holder of the oldest one
-    /// first: broadcasts whose acks are not durable, jobs that run, cursors, and what is kept
-    /// anyway; `None` where there is no such pchannel.
+    /// first: broadcasts whose acks are not durable, jobs that run by a plan, cursors, and what is
+    /// kept anyway; `None` where there is no such pchannel.
     #[must_use]
     pub fn why_not_trimmed(&self, pchannel: &str) -> Option<Vec<LogHolder>> {
         self.inner().store.channel(pchannel).map(|channel| channel.holders())
@@ -463,11 +462,11 @@ fn replayed(mut store: Store, options: Options) -> Result<Arc<Inner>> {
     } else {
         state
     };
-    check_policy(&options.policy, &state)?;
+    let policy = catalogue::policy_in_force(options.policy.as_ref(), &state)?;
     let newest_ms = restored.newest_ms.map(|newest_ms| newest_ms.max(state.newest_ms()));
     let named = state.vchannels().map(|(_, pchannel)| pchannel.to_owned()).collect();
     store.start(newest_ms, &named)?;
-    let mut core = Core::new(state, options.policy.clone());
+    let mut core = Core::new(state, policy);
     core.unchecked_bytes = restored.behind_bytes;
     core.checkpoint_due_bytes = due_bytes(&options, restored.checkpoint.as_ref());
     core.stream_bytes = restored.checkpoint.map_or(0, |checkpoint| checkpoint.stream_bytes);
@@ -494,6 +493,8 @@ fn replayed(mut store: Store, options: Options) -> Result<Arc<Inner>> {
         checkpoints,
         counts,
     });
-    inner.note_policy()?;
+    if inner.options.only.is_none() {
+        inner.note_policy()?;
+    }
     Ok(inner)
 }

@@ -127,14 +127,6 @@ pub enum Bug {
     SyncCoversLater,
     /// One of those that wait for a sync is woken, whoever they are.
     OneWoken,
-    /// The sweeper forgets a key that it saw to be over, whoever owns it by then.
-    SweptAsSeen,
-    /// Who waits for an effect is not told of it.
-    EndUntold,
-    /// No worker is told that a task is due.
-    WorkUntold,
-    /// A close does not wait for callbacks.
-    CloseUnjoined,
     /// All who wait for a reservation take the key when it falls.
     WaitersAllGo,
     /// What follows a record of control is done before the record is durable.
@@ -143,6 +135,14 @@ pub enum Bug {
     CloseLeavesCallers,
     /// A checkpoint that is being written sees what is decided meanwhile.
     SnapshotLate,
+    /// The sweeper forgets a key that it saw to be over, whoever owns it by then.
+    SweptAsSeen,
+    /// Who waits for an effect is not told of it.
+    EndUntold,
+    /// No worker is told that a task is due.
+    WorkUntold,
+    /// A close does not wait for callbacks.
+    CloseUnjoined,
     /// An unfinished backup does not say so.
     BackupUnmarked,
     /// Frames of a backup are written into files whose names are not durable.
@@ -263,14 +263,14 @@ impl Bug {
     pub const SCHEDULES: [Self; 10] = [
         Self::SyncCoversLater,
         Self::OneWoken,
-        Self::SweptAsSeen,
-        Self::EndUntold,
-        Self::WorkUntold,
-        Self::CloseUnjoined,
         Self::WaitersAllGo,
         Self::ToldBeforeSync,
         Self::CloseLeavesCallers,
         Self::SnapshotLate,
+        Self::SweptAsSeen,
+        Self::EndUntold,
+        Self::WorkUntold,
+        Self::CloseUnjoined,
     ];
 }
 

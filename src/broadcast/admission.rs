@@ -167,7 +167,6 @@ impl Inner {
                 continue;
             }
             let owner = match core.state.known(scope, now_ms) {
-                // The end of a run may not be durable yet.
                 Known::Done(stone) => match stone.answer() {
                     // The end of a run may not be durable yet.
                     Some(answer) if !core.runs.contains_key(&stone.id()) => {

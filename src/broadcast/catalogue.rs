@@ -9,7 +9,7 @@ use oncelog_format::limits::VCHANNEL_NAME_LEN_MAX;
 use super::core::{Core, Inner};
 use super::deciding::DECISION_LEN;
 use super::options::CollectionSpec;
-use super::policy::Policy;
+use super::policy::{Policy, Violation};
 use super::refusal;
 use super::state::State;
 use super::told::Told;
@@ -166,9 +166,29 @@ impl CollectionSpec {
     }
 }
 
+/// The policy that an open puts in force: the one that it is given; else the one that was recorded
+/// last, as who opens a store without a word about it changes nothing; else the default.
+///
+/// # Errors
+///
+/// `InvalidInput` for one that breaks a rule. What was recorded is not held against the keys that
+/// are kept: it was, where it was given.
+pub(super) fn policy_in_force(given: Option<&Policy>, state: &State) -> Result<Policy> {
+    let recorded = state.policy().map(Policy::of_record).filter(|_| given.is_none());
+    if let Some(recorded) = recorded {
+        return refuse(&recorded.violations()).map(|()| recorded);
+    }
+    let policy = given.cloned().unwrap_or_default();
+    check_policy(&policy, state).map(|()| policy)
+}
+
 pub(super) fn check_policy(policy: &Policy, state: &State) -> Result<()> {
     let mut broken = policy.violations();
     broken.extend(policy.violations_against(state));
+    refuse(&broken)
+}
+
+fn refuse(broken: &[Violation]) -> Result<()> {
     if broken.is_empty() {
         return Ok(());
     }

@@ -345,6 +345,10 @@ impl Inner {
             Why::Records => covers != last,
             Why::Space => self.is_freeing(&core),
         };
+        if covers == last {
+            // What was counted beside the last one waits for the next record: none is due before.
+            core.unchecked_bytes = 0;
+        }
         if covers == 0 || !is_wanted {
             return Ok(None);
         }
@@ -462,3 +466,6 @@ impl Inner {
         Ok(Checkpoint::of(&end, lsn))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -185,7 +185,7 @@ pub(crate) fn tombstone_answer(task: &TaskState) -> Option<Answer> {
         duplicated: true,
         accepted_at_ms: task.accepted_at_ms,
         done_at_ms,
-        expires_at_ms: task.expires_at_ms().filter(|_| accepted.firm),
+        expires_at_ms: task.promised_until_ms(),
         outcome: outcome(ending),
         channels: channels.collect(),
         differs: Vec::new(),

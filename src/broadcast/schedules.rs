@@ -8,7 +8,7 @@ use oncelog_format::control::Park;
 
 use super::admission::Looked;
 use super::core::{Deadline, Settled};
-use super::fingerprint::fingerprint;
+use super::fingerprint::Asked;
 use super::locks::{Claim, Holder};
 use super::scheduled::{DIR, made, made_with, open, request};
 use super::*;
@@ -119,15 +119,15 @@ fn a_refusal_behind_the_locks_hands_them_on() {
         let requests = [holding("late", &[("x", false)]), holding("p", &[("x", false)])];
         let [refused, done] = submit_all(&machine, requests, 1);
         assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidInput);
-        done.unwrap();
+        drop(done.unwrap());
     });
 }
 
 /// Reserves the key, finds itself alone, and gives it up as a refusal does.
 fn reserve(broadcaster: &Broadcaster, inside: &Mutex<usize>) {
     let request = request(Some("k"), "p");
-    let print = fingerprint(&request, &[]).unwrap();
-    let looked = broadcaster.inner().look_up(&request, &print, false, Deadline::never()).unwrap();
+    let asked = Asked::new(&request, vec![], PayloadForm::Bytes).unwrap();
+    let looked = broadcaster.inner().look_up(&asked, false, Deadline::never()).unwrap();
     let Looked::Reserved(admission) = looked else { panic!("nothing was accepted") };
     *inside.lock().unwrap() += 1;
     let mut count = inside.lock().unwrap();

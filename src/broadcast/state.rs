@@ -23,11 +23,14 @@ use super::window::Window;
 
 mod entries;
 mod jobs;
+mod needs;
 mod size;
 mod task;
 
 pub(crate) use self::entries::EntryOrder;
+pub(super) use self::needs::{job_name, task_name};
 use self::size::{Size, job_bytes, task_bytes};
+pub(super) use self::task::promised_until_ms;
 pub use self::task::{Job, TaskState};
 
 /// What is known of a scope.

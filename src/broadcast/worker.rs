@@ -17,6 +17,7 @@ use super::holds::note_acks;
 use super::kind::{Task, Verdict};
 use super::locks::Holder;
 use super::request::{Answer, outcome};
+use super::state::promised_until_ms;
 use super::told::Told;
 use super::{TraceParent, refusal};
 use crate::channel::Position;
@@ -429,13 +430,12 @@ impl Run {
 
     fn answer(&self, ending: Ending, done_at_ms: u64) -> Answer {
         let accepted = &self.accepted;
-        let promised = accepted.scope.is_some() && accepted.firm;
         Answer {
             id: accepted.id(),
             duplicated: false,
             accepted_at_ms: self.accepted_at_ms,
             done_at_ms,
-            expires_at_ms: promised.then(|| done_at_ms.saturating_add(accepted.lifetime_ms)),
+            expires_at_ms: promised_until_ms(accepted, done_at_ms),
             outcome: outcome(ending),
             channels: self.positions().collect(),
             differs: Vec::new(),

@@ -152,11 +152,10 @@ impl Driver<'_> {
         if expected.is_none() {
             self.state_schema(&plan, collection)?;
         }
-        let from = self.jobs.pin_ends(self.id).map_err(Halt::Stopped)?;
         let vchannels = collection.vchannels.clone();
-        let record = plan.record(self.id, self.attempt, vchannels, from.clone());
+        let record = plan.record(self.id, self.attempt, vchannels, Vec::new());
         let record = record.map_err(Halt::Failed)?;
-        self.jobs.plan(record).map_err(Halt::Stopped)?;
+        let from = self.jobs.plan(record).map_err(Halt::Stopped)?;
         self.record(JobPhase::Importing, SURVEYED, 0, "").map_err(Halt::Stopped)?;
         Ok((plan, from))
     }

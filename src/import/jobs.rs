@@ -201,7 +201,8 @@ impl Imports {
     /// # Errors
     ///
     /// As [`Imports::submit`]; `InFlight` when the wait was over first; what stopped the driver
-    /// (`StoreFull`, `Poisoned`, ..), after which the same call goes on where it stopped.
+    /// (`StoreFull`, `Poisoned`, ..), after which the same call goes on where it stopped. Once there
+    /// is a job, the error names it: [`Error::broadcast_id`].
     ///
     /// # Durability
     ///
@@ -218,11 +219,16 @@ impl Imports {
         let answer = self.submit(broadcaster, request, call)?;
         let left = || call.wait.map(|wait| wait.saturating_sub(clock.monotonic() - start));
         let jobs = broadcaster.jobs();
-        let mut job = self.follow(&jobs, answer.id, &left, on_progress)?;
-        if call.retry_failed && job.phase() == JobPhase::Failed {
-            jobs.reattempt(answer.id, left())?;
-            job = self.follow(&jobs, answer.id, &left, on_progress)?;
-        }
+        let mut work = || {
+            let mut job = self.follow(&jobs, answer.id, &left, on_progress)?;
+            if call.retry_failed && job.phase() == JobPhase::Failed {
+                jobs.reattempt(answer.id, left())?;
+                job = self.follow(&jobs, answer.id, &left, on_progress)?;
+            }
+            Ok(job)
+        };
+        // Without a key, that there is a job tells what may be asked for again.
+        let job = work().map_err(|error| naming(error, answer.id))?;
         Ok(report(&answer, &job))
     }
 
@@ -431,6 +437,11 @@ impl Watch {
             entry.stopped = Some(error);
         }
     }
+}
+
+/// An error about a job that exists, which says so.
+fn naming(error: Error, job: BroadcastId) -> Error {
+    if error.broadcast_id().is_some() { error } else { error.with_broadcast(job.0) }
 }
 
 /// What a caller is told about a job that is over.

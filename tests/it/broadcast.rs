@@ -21,6 +21,7 @@ mod metrics;
 mod model;
 mod operator;
 mod panics;
+mod past;
 pub(crate) mod pins;
 pub(crate) mod retention;
 mod roll;

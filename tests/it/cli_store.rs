@@ -140,7 +140,7 @@ fn a_config_holds_for_the_command_and_a_broken_one_is_refused() {
         let args = ["broadcast", &store, "--type", "Noop", "--vchannels", "a", "--json"];
         run(&[&args[..], &["--key", key, "--config", file]].concat(), b"")
     };
-    assert_eq!(with("[retention]\nwindow_lifetime = \"48h\"\n", "k").code, 2);
+    assert_eq!(with("[retention]\nwindow_lifetime = \"48h\"\n", "k").code, 1);
     assert!(!Path::new(&store).exists());
     let one = "[retention]\nwindow_count_max = 1\nprincipal_share_max = 100\n";
     assert_eq!(with(one, "k1").code, 0);

@@ -64,7 +64,10 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
         Ok(writer.imports.run(&writer.broadcaster, request, &call, &mut show)?)
     });
     bar.finish_and_clear();
-    let report = report?;
+    let report = match &args.key {
+        Some(_) => report?,
+        None => report.map_err(Failure::keyless_unless_refused)?,
+    };
     let mut out = Out::new(json);
     if json {
         out.object(&object(&report))?;

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use oncelog::CreateMode;
 use oncelog::broadcast::{BroadcastId, Job, State, StoreView};
 use oncelog::io::fs::FsIo;
 use serde_json::{Value, json};
@@ -46,7 +45,7 @@ enum Verb {
 pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
     match (&args.verb, &args.dir) {
         (Some(Verb::Cancel { dir, id, wait, writer }), _) => {
-            let writer = Writer::open(dir, writer, CreateMode::Never)?;
+            let writer = Writer::open_unswept(dir, writer)?;
             writer.run(|writer| cancel(writer, BroadcastId(*id), *wait, json))
         }
         (None, Some(dir)) => show(dir, args.id.map(BroadcastId), json),
@@ -110,7 +109,7 @@ fn object(job: &Job, state: &State) -> Value {
         "rows": said.map_or(0, |said| said.rows),
         "progress": if is_over { 100 } else { said.map_or(0, |said| said.progress) },
         "duplicated": false,
-        "expires_at": task.and_then(|task| task.expires_at_ms()).map(render::time),
+        "expires_at": task.and_then(|task| task.promised_until_ms()).map(render::time),
         "reason": job.reason(),
         "attempt": job.attempt,
         "files": files,

@@ -43,7 +43,7 @@ fn full(has_checkpoint: bool) -> (Desk, BroadcastId) {
         let request = asked(&key.to_string(), 30_000);
         let id = accept_this(&desk, &request).unwrap();
         acknowledge(&desk, id, "before the disk is full");
-        desk.broadcaster.submit(&request, None).unwrap();
+        drop(desk.broadcaster.submit(&request, None).unwrap());
     }
     if has_checkpoint {
         assert!(desk.broadcaster.checkpoint().unwrap());

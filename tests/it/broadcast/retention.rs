@@ -169,7 +169,7 @@ pub(crate) fn eviction_takes_the_oldest_key_without_a_promise_and_never_a_firm_o
     let at_ms = view.newest_ms();
     let keys = view.keys("default", Some(b"1"), at_ms).unwrap();
     assert_eq!(keys.iter().map(|key| key.state).collect::<Vec<_>>(), [KeyState::Evicted]);
-    let window = view.window(at_ms);
+    let window = view.window(at_ms).unwrap();
     assert_eq!((window.live_count, window.evicted_count, window.expired_count), (2, 1, 0));
     assert!(window.effective_ms < window.lifetime_ms);
     let again = desk.submit("1", "p").unwrap();
@@ -254,7 +254,7 @@ fn the_effective_window_promises_no_key_that_another_principals_share_evicted() 
         assert!(window.effective_ms < now_ms - youngest_ms, "{window:?}");
         assert!(window.effective_ms >= 29_000, "{window:?}");
         let (view, at_ms) = (desk.view(), desk.view().newest_ms());
-        assert!(view.window(at_ms).effective_ms <= at_ms.saturating_sub(youngest_ms));
+        assert!(view.window(at_ms).unwrap().effective_ms <= at_ms.saturating_sub(youngest_ms));
     };
     check(&desk);
     assert!(desk.broadcaster.checkpoint().unwrap());

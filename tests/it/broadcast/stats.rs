@@ -206,7 +206,7 @@ fn the_effective_window_is_the_age_of_the_oldest_key_that_may_be_evicted() {
     let (window, view) = (window(), desk.view());
     assert_eq!((window.evicted_count, window.expired_count, window.live_count), (1, 0, 3));
     assert!((HOUR_MS..HOUR_MS + 60_000).contains(&window.effective_ms), "{window:?}");
-    let offline = view.window(view.newest_ms());
+    let offline = view.window(view.newest_ms()).unwrap();
     assert!((HOUR_MS..HOUR_MS + 60_000).contains(&offline.effective_ms), "{offline:?}");
     // Behind the instant until which the evicted one would have lived, all is as promised again.
     desk.hands.pass(23 * HOUR_MS);
