@@ -8,8 +8,10 @@
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use oncelog_format::control::{Accepted, Body, JobLink, Outcome as Ending, PchannelEnd};
-use oncelog_format::message::BroadcastId;
+use oncelog_format::control::{
+    Accepted, AckPosition, Body, JobLink, Outcome as Ending, PchannelEnd,
+};
+use oncelog_format::message::{AckMode, BroadcastId};
 
 use super::core::{Cell, Copy, Core, Guard, Inner, Run, Settled};
 use super::locks::{Claim, Holder};
@@ -17,6 +19,7 @@ use super::owed::Promise;
 use super::refusal;
 use super::room;
 use super::state::{job_name, task_name};
+use super::worker::unacked;
 use crate::channel::{ChannelLog, ChannelPin};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
@@ -341,6 +344,12 @@ fn hold_plan(store: &Store, core: &mut Core, job: BroadcastId) -> Result<()> {
         core.plan_pins.insert(job, pins);
     }
     Ok(())
+}
+
+/// The copies of a task that stand without an Ack, where this is how they are acknowledged.
+pub(super) fn to_record(core: &Core, id: BroadcastId, mode: AckMode) -> Vec<AckPosition> {
+    let run = core.runs.get(&id).filter(|run| run.accepted.header.ack == mode);
+    run.map_or_else(Vec::new, |_| unacked(core, id))
 }
 
 /// Where the acks of a task end.

@@ -13,7 +13,7 @@ use oncelog_format::message::{AckMode, BroadcastId};
 
 use super::core::{Copy, Core, Guard, Inner, Run, Settled};
 use super::deciding::DECISION_LEN;
-use super::holds::note_acks;
+use super::holds::{note_acks, to_record};
 use super::kind::{Task, Verdict};
 use super::locks::Holder;
 use super::request::{Answer, outcome};
@@ -478,12 +478,6 @@ fn acked_by(core: &Core, id: BroadcastId, vchannel: &str) -> Result<Acked> {
         Some(_) => Ok(Acked::Before),
         None => Err(refusal::in_flight(id)),
     }
-}
-
-/// The copies of a task that stand without an Ack, where this is how they are acknowledged.
-fn to_record(core: &Core, id: BroadcastId, mode: AckMode) -> Vec<AckPosition> {
-    let run = core.runs.get(&id).filter(|run| run.accepted.header.ack == mode);
-    run.map_or_else(Vec::new, |_| unacked(core, id))
 }
 
 /// The copies of a task that stand without an Ack.
