@@ -73,7 +73,6 @@ use crate::lsn::Lsn;
 use crate::store::{Store, StoreReport};
 use crate::sync::thread;
 
-use self::catalogue::check_policy;
 use self::core::Inner;
 use self::deciding::DECISION_LEN;
 use self::handle::{Handle, inside, to_the_end};
@@ -266,18 +265,7 @@ impl Broadcaster {
     ///
     /// Durable when this returns `Ok`.
     pub fn refresh(&self, policy: Policy) -> Result<()> {
-        let inner = self.inner();
-        let (pending, _) = inner.with_room(|| {
-            let mut core = inner.lock_to_take_in(DECISION_LEN);
-            core.usable()?;
-            check_policy(&policy, &core.state)?;
-            let handed = inner.hand_over(&mut core, vec![Body::Policy(policy.record())])?;
-            core.policy = policy.clone();
-            inner.warn_of_keys(&mut core);
-            inner.turned.notify_all();
-            Ok(handed)
-        })?;
-        inner.settle(pending)
+        self.inner().refresh(&policy)
     }
 
     /// Makes the vchannels that do not exist.
