@@ -30,8 +30,6 @@ mod keys;
 mod kind;
 mod locks;
 mod made;
-#[cfg(any(test, feature = "testing"))]
-mod noted;
 mod opening;
 mod operator;
 mod options;
@@ -58,7 +56,7 @@ mod told;
 mod tombstones;
 mod trace;
 mod view;
-mod waiting;
+pub(crate) mod waiting;
 mod window;
 mod worker;
 
@@ -73,8 +71,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::log::Holder as LogHolder;
 use crate::lsn::Lsn;
 use crate::store::{Store, StoreReport};
-use crate::sync::thread;
-use crate::sync::{Condvar, Mutex};
+use crate::sync::{Condvar, Mutex, thread};
 
 use self::catalogue::check_policy;
 use self::checkpoint::{Checkpoints, due_bytes};
@@ -88,8 +85,6 @@ pub use self::canonical_json::canonical_json;
 pub use self::jobs::{Ended, Jobs, SliceMessage};
 pub use self::keys::{KeyHistory, KeyInfo, KeyState, WindowSummary};
 pub use self::kind::{JobEnding, MessageType, Noop, OnConflict, PayloadForm, Role, Task, Verdict};
-#[cfg(any(test, feature = "testing"))]
-pub use self::noted::tell_waits;
 pub use self::opening::Opening;
 pub use self::options::{CollectionSpec, Options};
 pub use self::policy::{Policy, Setting, Violation, WhenFull, format_duration, parse_duration};

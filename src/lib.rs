@@ -98,7 +98,7 @@ pub use oncelog_format::Uuid;
 /// synced, and faults at chosen calls.
 #[cfg(any(test, feature = "testing"))]
 pub mod testing {
-    pub use crate::broadcast::tell_waits;
+    pub use crate::broadcast::waiting::tell_waits;
     pub use crate::io::fault::{
         CallKind, Dice, EDQUOT, EINTR, EIO, EMFILE, ENOSPC, EROFS, Fault, Which, is_stopped,
     };

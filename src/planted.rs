@@ -81,6 +81,8 @@ pub enum Bug {
     StampWithoutVchannel,
     /// Rows are visible when the record of their job says so, whatever the channels say.
     VisibleByRecord,
+    /// An import is taken with whatever scope, resources and payload it is asked with.
+    ImportBesideCollection,
     /// A window is filled although frames have come there.
     FillerOvertakes,
     /// The filler syncs through the writers' description and keeps a failure to itself.
@@ -253,7 +255,8 @@ impl Bug {
     pub const IN_FLIGHT: [Self; 1] = [Self::HandedIsAccepted];
 
     /// The bugs of imports.
-    pub const IMPORT: [Self; 2] = [Self::StampWithoutVchannel, Self::VisibleByRecord];
+    pub const IMPORT: [Self; 3] =
+        [Self::StampWithoutVchannel, Self::VisibleByRecord, Self::ImportBesideCollection];
 
     /// The bugs of raft's log.
     pub const RAFT: [Self; 4] =

@@ -1,5 +1,5 @@
-//! Schedules of admission and of the resource locks: callers beside each other, a sweep, a close and a
-//! checkpoint, and beside them the one thread that does what the threads of a broadcaster do.
+//! Schedules of admission and of the resource locks: callers beside each other, a sweep, a close and
+//! a checkpoint, and beside them the one thread that does what the threads of a broadcaster do.
 
 mod removal;
 mod shutdown;

@@ -120,6 +120,7 @@ mod tests {
     use tracing::{Event, Metadata, Subscriber};
 
     use super::*;
+    use crate::broadcast::deciding::DECISION_LEN;
     use crate::broadcast::handle::Handle;
     use crate::broadcast::{Broadcaster, Options, Request, Verdict, replayed};
     use crate::broadcast::{MessageType, OnConflict, Task};
@@ -310,7 +311,9 @@ mod tests {
         let (broadcaster, dispatch, events) = asked(&io);
         beside(&broadcaster, &dispatch, || {
             let reason = "x".repeat(1000);
-            while broadcaster.inner().store.control().has_room(1_200) {
+            // Whoever decides has this much room made before.
+            let room = u64::try_from(reason.len() + DECISION_LEN).unwrap();
+            while broadcaster.inner().store.control().has_room(room) {
                 broadcaster.accept_window(&reason).unwrap();
             }
             // The next decision rolls, and begins with the sync of what is full.

@@ -79,6 +79,17 @@ impl Watch {
     }
 }
 
+impl Cell {
+    /// Wakes those who wait for the effect, which is there.
+    pub(super) fn wake(&self) {
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::EndUntold) {
+            return;
+        }
+        self.turned.notify_all();
+    }
+}
+
 impl Inner {
     /// Waits until what follows a batch may be done, and told.
     pub(crate) fn wait_durable(&self, pending: Pending) -> Result<()> {
@@ -160,10 +171,33 @@ impl Inner {
             return (core, false);
         }
         #[cfg(any(test, feature = "testing"))]
-        super::noted::waits();
+        waits();
         let Some(left) = left else {
             return (condvar.wait(core).unwrap_or_else(PoisonError::into_inner), true);
         };
         (condvar.wait_timeout(core, left).unwrap_or_else(PoisonError::into_inner).0, true)
     }
+}
+
+#[cfg(any(test, feature = "testing"))]
+thread_local! {
+    /// Whom a test has told when this thread begins to wait.
+    static TELL: std::cell::RefCell<Option<Box<dyn Fn()>>> =
+        const { std::cell::RefCell::new(None) };
+}
+
+/// For tests: runs calls of a broadcaster, and tells each time that this thread begins to wait in
+/// one of them: for another request, for resources, for an effect. Nothing is decided until it was
+/// told, which must not call the broadcaster.
+#[cfg(any(test, feature = "testing"))]
+pub fn tell_waits<R>(tell: impl Fn() + 'static, calls: impl FnOnce() -> R) -> R {
+    TELL.set(Some(Box::new(tell)));
+    let result = calls();
+    TELL.set(None);
+    result
+}
+
+#[cfg(any(test, feature = "testing"))]
+fn waits() {
+    TELL.with_borrow(|tell| tell.iter().for_each(|tell| tell()));
 }

@@ -267,8 +267,11 @@ impl Driver<'_> {
                 if percent >= recorded + RECORD_STEP && percent < APPENDED {
                     recorded = percent;
                     let rows = slice.rows_behind;
-                    let done = self.record(JobPhase::Importing, percent, rows);
-                    done.map_err(Halt::Stopped)?;
+                    match self.record(JobPhase::Importing, percent, rows) {
+                        // Rows that stand are committed without it, also on a full disk.
+                        Err(e) if e.kind() == ErrorKind::StoreFull => {}
+                        recorded => recorded.map_err(Halt::Stopped)?,
+                    }
                 }
             }
             Ok(())

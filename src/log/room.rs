@@ -1,6 +1,8 @@
 //! Room for a batch before it is there: for who decides under a lock of its own what the batch is,
 //! and would have others wait for a write or a roll behind that.
 
+use oncelog_format::limits::FRAMES_OFFSET;
+
 use super::Log;
 use super::reserve::Use;
 use super::writer::{Gate, Shared};
@@ -8,6 +10,11 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::lsn::Lsn;
 
 impl Gate {
+    /// Whether the tail takes records, and holds none.
+    fn is_empty(&self) -> bool {
+        !self.must_roll && self.end == FRAMES_OFFSET
+    }
+
     /// Whether so many bytes go into the buffer without a wait or I/O. Of a reserve it says
     /// nothing.
     fn takes_at_once(&self, bytes: u64, buffer_bytes_max: u64) -> bool {
@@ -23,7 +30,7 @@ impl Shared {
             gate.check_open()?;
             if gate.rolling {
                 gate = self.wait(gate);
-            } else if gate.has_room(bytes) {
+            } else if gate.has_room(bytes) || gate.is_empty() {
                 return Ok(());
             } else {
                 let before = gate.number_max;

@@ -27,6 +27,7 @@ const BUGS: &[(Bug, &str)] = &[
     (Bug::CloseLeavesCallers, "a_close_tells_everybody_who_waits_what_is_so"),
     #[cfg(loom)]
     (Bug::SnapshotLate, "a_checkpoint_beside_decisions_is_the_state_at_its_begin"),
+    #[cfg(loom)]
     (Bug::SweptAsSeen, "a_retry_beside_the_sweep_of_its_key_is_new_work_once_and_stays_known"),
     #[cfg(loom)]
     (Bug::EndUntold, "who_waits_for_an_effect_is_woken_by_the_threads_that_bring_it_about"),

@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
-use super::tests::{open_on, request, rows_on};
+use super::tests::{open_logs, request, rows_on};
 use super::*;
 use crate::broadcast::{Options, StoreView};
 use crate::import::numpy::tests::npy;
 use crate::io::fault::{Dice, Fault, Which};
 use crate::io::mem::{Machine, MemIo, survivors};
-use crate::log::CreateMode;
+use crate::log::{CreateMode, Options as LogOptions};
 use crate::store::{Store, StoreOptions};
 
 const STORE: &str = "/store";
@@ -23,9 +23,16 @@ const SPREAD: (u32, usize) = (3, 2);
 /// Longest pause between two looks at whether the process has stopped.
 const LOOK: Duration = Duration::from_millis(2);
 
+/// Opens a store whose segments are so small that nothing is freed of control on a full disk.
+fn open_small(io: &MemIo) -> Result<(Imports, Broadcaster)> {
+    let log = LogOptions::new().segment_bytes_max(64 << 10).io(Arc::new(io.clone()));
+    let imports = Imports::with_slice_rows(2);
+    let broadcaster = open_logs(log, Path::new(STORE), SPREAD.1, &imports)?;
+    Ok((imports, broadcaster))
+}
+
 fn import_on(io: &MemIo, files_of: &[&Path], wait: Option<Duration>) -> Result<ImportReport> {
-    let files: Arc<dyn crate::io::Io> = Arc::new(io.clone());
-    let (imports, broadcaster) = open_on(&files, Path::new(STORE), SPREAD.1, 2)?;
+    let (imports, broadcaster) = open_small(io)?;
     let asked = request("c", files_of).vchannels(Some(SPREAD.0));
     let call = ImportCall::of("p").key(Some("k".to_owned())).wait(wait);
     let (ended, end) = mpsc::channel();
@@ -173,7 +180,7 @@ fn a_full_disk_stops_an_import_and_space_lets_it_go_on() {
     std::fs::write(&file, "n\n0\n1\n2\n3\n4\n5\n6\n").unwrap();
     let expect: Vec<String> = (0..7).map(|n| format!("{{\"n\":\"{n}\"}}")).collect();
     let mut refusals = 0;
-    for blocks in (0..4000).step_by(97) {
+    for blocks in (0..4000).step_by(11) {
         let io = MemIo::new(Machine::new());
         io.set_free_blocks(Some(blocks));
         let Err(error) = import_on(&io, &[&file], Some(Duration::from_secs(60))) else { break };
@@ -197,7 +204,7 @@ fn an_import_without_a_limit_is_told_that_the_disk_is_full() {
         std::fs::write(&file, format!("n\n{}\n", "x".repeat(len))).unwrap();
         let io = MemIo::new(Machine::new());
         let files: Arc<dyn crate::io::Io> = Arc::new(io.clone());
-        let (imports, broadcaster) = open_on(&files, Path::new(STORE), SPREAD.1, 2).unwrap();
+        let (imports, broadcaster) = open_small(&io).unwrap();
         let run = |key: usize| {
             let asked = request("c", &[&file]).vchannels(Some(SPREAD.0));
             let call = ImportCall::of("p").key(Some(key.to_string()));

@@ -7,7 +7,7 @@ use crate::import::replay::{ReplaySelection, replay};
 use crate::import::verdict::{ABORT, AttemptOf, COMMIT};
 use crate::io::Io;
 use crate::io::fs::FsIo;
-use crate::log::CreateMode;
+use crate::log::{CreateMode, Options as LogOptions};
 use crate::store::{Store, StoreOptions};
 
 /// A store in a directory of its own, with its imports.
@@ -71,8 +71,18 @@ pub(super) fn open_with(
     pchannels: usize,
     imports: &Imports,
 ) -> Result<Broadcaster> {
+    open_logs(LogOptions::new().io(Arc::clone(io)), dir, pchannels, imports)
+}
+
+/// The same, with logs of some options.
+pub(super) fn open_logs(
+    log: LogOptions,
+    dir: &Path,
+    pchannels: usize,
+    imports: &Imports,
+) -> Result<Broadcaster> {
     let names = (0..pchannels).map(|n| format!("p{n}")).collect();
-    let options = StoreOptions::new().create(CreateMode::IfMissing).io(Arc::clone(io));
+    let options = StoreOptions::new().create(CreateMode::IfMissing).log(log);
     let store = Store::open(dir, &options.pchannels(names))?;
     let options = imports.types().into_iter().fold(Options::new(), Options::register);
     Broadcaster::open(store, options)
@@ -164,7 +174,7 @@ fn sets_of_columns_are_imported_row_by_row() {
 /// Its verdict went to vchannels that the caller had named, and the rows of the collection stayed
 /// hidden for ever, under a job that was done.
 #[test]
-fn an_import_is_taken_only_with_what_is_its_collections_own() {
+pub(super) fn an_import_is_taken_only_with_what_is_its_collections_own() {
     use crate::broadcast::{Identity, Request};
     let fixture = Fixture::new();
     let path = fixture.file("a.csv", "n\n1\n");

@@ -29,7 +29,7 @@ fn open(
     Broadcaster::open(Store::open(Path::new(DIR), &store.retention(retention))?, options.clone())
 }
 
-fn desk(ack_mode: AckMode, retention: Retention) -> Desk {
+pub(super) fn desk(ack_mode: AckMode, retention: Retention) -> Desk {
     let script = Arc::new(Script::acknowledged_by(ack_mode));
     let options = Options::new().register(Arc::<Script>::clone(&script));
     let (io, hands) = (MemIo::new(Machine::new()), Arc::default());

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use oncelog::broadcast::{KeyState, Options, Policy, Request, WhenFull};
-use oncelog::{ErrorKind, LogView};
+use oncelog::broadcast::{AckMode, KeyState, Options, Policy, Request, WhenFull};
+use oncelog::{ErrorKind, LogView, Retention};
 use oncelog_format::control::{Body, ControlRecord};
 
 use super::desk::{DIR, Desk, Script, assert_same, request};
@@ -93,7 +93,8 @@ fn what_would_be_over_while_the_clock_is_held_is_over_behind_that() {
 
 #[test]
 fn a_rebase_that_is_refused_changes_no_time() {
-    let desk = Desk::open();
+    // Of segments so small that nothing is freed of control.
+    let desk = super::pins::desk(AckMode::Append, Retention::new());
     let original = desk.submit("k", "p").unwrap();
     desk.hands.wall_ms.fetch_add(30 * DAY_MS, Ordering::SeqCst);
     desk.io.set_free_blocks(Some(0));
