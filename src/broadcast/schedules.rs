@@ -13,7 +13,7 @@ use super::locks::{Claim, Holder};
 use super::scheduled::{DIR, made, made_with, open, request};
 use super::*;
 use crate::io::mem::{Machine, MemIo};
-use crate::sync::explored;
+use crate::sync::{Mutex, explored};
 
 /// Has a request accepted, which nobody waits for.
 fn accept(broadcaster: &Broadcaster, request: &Request) {
