@@ -53,7 +53,7 @@ impl Inner {
         let mut core = self.lock();
         core.usable()?;
         // Mostly there is nothing, and no room is made for it.
-        if self.over(&core).is_empty() {
+        if self.over(&core, 1).is_empty() {
             return Ok(0);
         }
         drop(core);
@@ -61,7 +61,7 @@ impl Inner {
         core.usable()?;
         #[cfg(planted)]
         if crate::planted::is_active(crate::planted::Bug::SweptAsSeen) {
-            let over = self.over(&core);
+            let over = self.over(&core, BATCH_COUNT_MAX);
             let scope = |body: &Body| match body {
                 Body::Dropped(dropped) => core.state.task(dropped.id)?.accepted.scope.clone(),
                 _ => None,
@@ -74,7 +74,7 @@ impl Inner {
             drop(core);
             return self.settle(pending).map(|_| seen.len());
         }
-        let batch = self.over(&core);
+        let batch = self.over(&core, BATCH_COUNT_MAX);
         let count = batch.len();
         if count > 0 {
             let (pending, _) = self.hand_over(&mut core, batch)?;
@@ -84,18 +84,18 @@ impl Inner {
         Ok(count)
     }
 
-    /// One batch of what is over: keys whose window passed, then jobs without a live key whose
+    /// So many of what is over: keys whose window passed, then jobs without a live key whose
     /// retention did.
-    fn over(&self, core: &Core) -> Vec<Body> {
+    fn over(&self, core: &Core, count_max: usize) -> Vec<Body> {
         let now_ms = self.time().expiry_ms(core.state.newest_ms());
-        let over = core.state.window().over(now_ms, BATCH_COUNT_MAX);
+        let over = core.state.window().over(now_ms, count_max);
         let mut batch: Vec<Body> =
             over.into_iter().map(|id| dropped(id, DropCause::Expired)).collect();
         let retention_ms = core.policy.record().task_retention_ms;
         let over = now_ms.checked_sub(retention_ms).map(|until_ms| core.state.over_until(until_ms));
         // A live key pins its job.
         let retired = over.into_iter().flatten().filter(|id| !core.state.holds_task(*id));
-        let room = BATCH_COUNT_MAX.saturating_sub(batch.len());
+        let room = count_max.saturating_sub(batch.len());
         batch.extend(retired.take(room).map(|id| dropped(id, DropCause::Retired)));
         batch
     }
