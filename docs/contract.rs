@@ -55,6 +55,10 @@ impl Shop {
     }
 
     fn request(&self, of_type: &str, key: &str, payload: &str) -> oncelog::broadcast::Request {
+        Self::request_of(of_type, key, payload)
+    }
+
+    fn request_of(of_type: &str, key: &str, payload: &str) -> oncelog::broadcast::Request {
         let scope = oncelog::broadcast::Scope {
             principal: "billing".into(),
             message_type: of_type.into(),

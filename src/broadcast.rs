@@ -8,10 +8,12 @@
 //! made under one lock, in the order of control, against the state with everything handed over
 //! applied; answers leave when control is durable. Reservations and locks are volatile and guarded.
 
+mod acks;
 mod admission;
 mod age;
 mod async_calls;
 mod blocker;
+mod canonical_json;
 mod catalogue;
 mod checkpoint;
 mod chunks;
@@ -21,6 +23,7 @@ mod counts;
 mod deciding;
 mod ends;
 mod fingerprint;
+mod freeing;
 mod handle;
 mod holds;
 mod jobs;
@@ -36,9 +39,13 @@ mod owed;
 mod owners;
 mod policy;
 mod refusal;
+mod replay;
 mod request;
 mod restore;
 mod room;
+#[cfg(any(loom, shuttle))]
+#[cfg(test)]
+mod scheduled;
 #[cfg(loom)]
 #[cfg(test)]
 mod schedules;
@@ -51,12 +58,10 @@ mod told;
 mod tombstones;
 mod trace;
 mod view;
-mod waiting;
+pub(crate) mod waiting;
 mod window;
 mod worker;
 
-use std::collections::BTreeMap;
-use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -67,20 +72,19 @@ use crate::log::Holder as LogHolder;
 use crate::lsn::Lsn;
 use crate::store::{Store, StoreReport};
 use crate::sync::thread;
-use crate::sync::{Condvar, Mutex};
 
-use self::catalogue::check_policy;
-use self::checkpoint::{Checkpoints, due_bytes};
-use self::core::{Core, Inner};
-use self::counts::Counts;
+use self::core::Inner;
+use self::deciding::DECISION_LEN;
 use self::handle::{Handle, inside, to_the_end};
+use self::replay::replayed;
 
+pub use self::canonical_json::canonical_json;
 pub use self::jobs::{Ended, Jobs, SliceMessage};
 pub use self::keys::{KeyHistory, KeyInfo, KeyState, WindowSummary};
-pub use self::kind::{MessageType, Noop, Role, Task, Verdict};
+pub use self::kind::{JobEnding, MessageType, Noop, OnConflict, PayloadForm, Role, Task, Verdict};
 pub use self::opening::Opening;
 pub use self::options::{CollectionSpec, Options};
-pub use self::policy::{Policy, Setting, Violation, WhenFull, parse_duration};
+pub use self::policy::{Policy, Setting, Violation, WhenFull, format_duration, parse_duration};
 pub use self::request::{Answer, Identity, Outcome, Request, check_client_key};
 pub use self::seen::Seen;
 pub use self::state::{Job, State, TaskState};
@@ -89,7 +93,7 @@ pub use self::stats::{
     WaitStats,
 };
 pub use self::trace::TraceParent;
-pub use self::view::StoreView;
+pub use self::view::{LogTimes, StoreView};
 pub use self::window::Window;
 pub use oncelog_format::control::Collection;
 pub use oncelog_format::message::{AckMode, BroadcastId, Resource, Scope, TimeTick};
@@ -125,7 +129,7 @@ impl Broadcaster {
     ///
     /// # Durability
     ///
-    /// A policy unlike the one recorded last is recorded.
+    /// A policy unlike the one recorded last is recorded, but for [`Options::only`].
     pub fn open(store: Store, options: Options) -> Result<Self> {
         let broadcaster = Self::opened(store, options)?;
         broadcaster.tell_drivers();
@@ -168,24 +172,30 @@ impl Broadcaster {
             Ok::<_, Error>(())
         };
         spawn("oncelog-settle", Inner::settle_all)?;
-        spawn("oncelog-sweep", |inner| inner.sweep_all())?;
+        if inner.options.sweeps() {
+            spawn("oncelog-sweep", |inner| inner.sweep_all())?;
+        }
         spawn("oncelog-checkpoint", |inner| inner.checkpoint_all())?;
         (0..worker_count).try_for_each(|_| spawn("oncelog-work", Inner::work))
     }
 
-    /// Broadcasts a request, at most once per key, and waits for the effect. Dropping out at the
-    /// timeout changes nothing about a request that was handed over. Room is kept on the disk for
-    /// what was accepted: where some has to be made for this request, the timeout does not cut that
-    /// short.
+    /// Broadcasts a request, at most once per key, and waits for its end. `Ok` says that it ended,
+    /// and not yet that it ended well: [`Answer::outcome`] is [`Outcome::Failed`] where its
+    /// callback failed, or an operator skipped it, also of the original under a key. Dropping out
+    /// at the timeout changes nothing about a request that was handed over. Room is kept on the
+    /// disk for what was accepted: where some has to be made for this request, the timeout does not
+    /// cut that short.
     ///
     /// # Errors
     ///
     /// `InvalidInput`, `Conflict`, `WindowFull`, `StoreFull`, `Limit`, `LockTimeout`, `Io`:
-    /// refused, the key is not consumed; `StoreFull` also where unfinished work carries as much as
-    /// [`Options::open_bytes_max`]. `OutcomeUnknown`: not known, ask again with the same key and
-    /// payload. `InFlight`, `Parked`: accepted and not done. `Poisoned`, `Closed`. Without a
-    /// timeout `InFlight` comes as soon as there is no space for a copy or a record of what was
-    /// accepted, with that as its source; the task goes on when there is.
+    /// refused, the key is not consumed by this call; `StoreFull` also where unfinished work
+    /// carries as much as [`Options::open_bytes_max`]. `OutcomeUnknown`: not known, ask again with
+    /// the same key and payload; also where another request with this key is being admitted, which
+    /// may be the caller's own first one, and the deadline is over or too many wait. `InFlight`,
+    /// `Parked`: accepted and not done. `Poisoned`, `Closed`. Without a timeout `InFlight` comes as
+    /// soon as there is no space for a copy or a record of what was accepted, with that as its
+    /// source; the task goes on when there is.
     ///
     /// # Durability
     ///
@@ -224,7 +234,7 @@ impl Broadcaster {
     }
 
     /// Acknowledges a copy for a consumer of a vchannel; of a broadcast that is done or unknown it
-    /// changes nothing.
+    /// changes nothing, and is counted.
     ///
     /// # Errors
     ///
@@ -255,17 +265,7 @@ impl Broadcaster {
     ///
     /// Durable when this returns `Ok`.
     pub fn refresh(&self, policy: Policy) -> Result<()> {
-        let inner = self.inner();
-        let (pending, _) = inner.with_room(|| {
-            let mut core = inner.lock();
-            core.usable()?;
-            check_policy(&policy, &core.state)?;
-            let handed = inner.hand_over(&mut core, vec![Body::Policy(policy.record())])?;
-            core.policy = policy.clone();
-            inner.turned.notify_all();
-            Ok(handed)
-        })?;
-        inner.settle(pending)
+        self.inner().refresh(&policy)
     }
 
     /// Makes the vchannels that do not exist.
@@ -280,16 +280,8 @@ impl Broadcaster {
     /// Durable when this returns `Ok`.
     pub fn ensure_vchannels(&self, names: &[String]) -> Result<()> {
         let inner = self.inner();
-        let handed = inner.with_room(|| {
-            let mut core = inner.lock();
-            core.usable()?;
-            let bodies = inner.missing_vchannels(&core, names)?;
-            if bodies.is_empty() {
-                return Ok(None);
-            }
-            inner.hand_over(&mut core, bodies).map(Some)
-        })?;
-        handed.map_or_else(|| inner.settle_before(), |(pending, _)| inner.settle(pending))
+        let handed = inner.with_room(|| inner.make_vchannels(names))?;
+        handed.map_or_else(|| inner.settle_before(), |pending| inner.settle(pending))
     }
 
     /// Returns the collection of a name, made of `spec` where there is none. What exists is not
@@ -313,12 +305,13 @@ impl Broadcaster {
         Jobs::of(Arc::clone(self.inner()))
     }
 
-    /// Looks at the state, with log time in milliseconds. What it shows may not be durable yet.
-    /// Decisions wait meanwhile: `look` is short, and does not call the broadcaster.
+    /// Looks at the state, with the time by which keys expire, in milliseconds: log time, or where
+    /// that stood when a wall clock far ahead began not to be believed. What it shows may not be
+    /// durable yet. Decisions wait meanwhile: `look` is short, and does not call the broadcaster.
     pub fn read<R>(&self, look: impl FnOnce(&State, u64) -> R) -> R {
         use crate::clock::Clock as _;
         let core = self.inner().lock();
-        let now_ms = self.inner().time().wall_ms().max(core.state.newest_ms());
+        let now_ms = self.inner().time().expiry_ms(core.state.newest_ms());
         look(&core.state, now_ms)
     }
 
@@ -331,8 +324,8 @@ impl Broadcaster {
     }
 
     /// Everything that keeps messages of a pchannel on the disk, the holder of the oldest one
-    /// first: broadcasts whose acks are not durable, jobs that run, cursors, and what is kept
-    /// anyway; `None` where there is no such pchannel.
+    /// first: broadcasts whose acks are not durable, jobs that run by a plan, cursors, and what is
+    /// kept anyway; `None` where there is no such pchannel.
     #[must_use]
     pub fn why_not_trimmed(&self, pchannel: &str) -> Option<Vec<LogHolder>> {
         self.inner().store.channel(pchannel).map(|channel| channel.holders())
@@ -346,8 +339,9 @@ impl Broadcaster {
     }
 
     /// Writes the state into control, reads it back, and drops the records that no restart needs
-    /// any more; a broadcaster does so by itself, see [`Options::checkpoint_bytes`]. False when
-    /// there was nothing to write behind the last checkpoint.
+    /// any more; a broadcaster does so by itself, see [`Options::checkpoint_bytes`], and where
+    /// somebody is refused for want of space that this frees. False when there was nothing to write
+    /// behind the last checkpoint.
     ///
     /// # Errors
     ///
@@ -375,7 +369,7 @@ impl Broadcaster {
         use crate::clock::Clock as _;
         let inner = self.inner();
         let (pending, to_ms) = inner.with_room(|| {
-            let mut core = inner.lock();
+            let mut core = inner.lock_to_take_in(DECISION_LEN);
             let (from_ms, to_ms) = (inner.time().wall_ms(), inner.time().rebased_ms());
             let body = Body::ClockRebase(ClockRebase { from_ms });
             let (pending, _) = inner.hand_over_at(&mut core, vec![body], to_ms)?;
@@ -398,9 +392,10 @@ impl Broadcaster {
     pub fn accept_window(&self, reason: &str) -> Result<()> {
         let inner = self.inner();
         let accepted = WindowAccepted { reason: ends::fitting(reason).to_owned() };
+        let len = accepted.reason.len() + DECISION_LEN;
         let body = Body::WindowAccepted(accepted);
-        let (pending, _) =
-            inner.with_room(|| inner.hand_over(&mut inner.lock(), vec![body.clone()]))?;
+        let (pending, _) = inner
+            .with_room(|| inner.hand_over(&mut inner.lock_to_take_in(len), vec![body.clone()]))?;
         inner.settle(pending)
     }
 
@@ -422,66 +417,4 @@ impl Broadcaster {
     fn inner(&self) -> &Arc<Inner> {
         &self.handle.inner
     }
-}
-
-/// A broadcaster whose threads have not started: what control says is taken up.
-fn replayed(mut store: Store, options: Options) -> Result<Arc<Inner>> {
-    use crate::clock::Clock as _;
-    let mut types: BTreeMap<String, Arc<dyn MessageType>> = BTreeMap::new();
-    types.insert(Noop::NAME.to_owned(), Arc::new(Noop));
-    for kind in &options.types {
-        kind::check_name(kind.name())?;
-        if types.insert(kind.name().to_owned(), Arc::clone(kind)).is_some() {
-            return Err(refusal::invalid(format!("two types are named {}", kind.name())));
-        }
-    }
-    if options.job_slots_max == 0 || options.worker_count == 0 {
-        return Err(refusal::invalid("job slots and workers: expected at least 1, found 0"));
-    }
-    let began = store.time().monotonic();
-    let restored = restore::of_log(store.control())?;
-    let counts = Counts::new(&types);
-    let time = store.time().monotonic().saturating_sub(began);
-    counts.replayed(ReplayStats { records: restored.records, time });
-    let state = restored.state;
-    #[cfg(planted)]
-    let state = if crate::planted::is_active(crate::planted::Bug::TombstoneReset) {
-        let mut state = state;
-        state.reset_tombstones();
-        state
-    } else {
-        state
-    };
-    check_policy(&options.policy, &state)?;
-    let newest_ms = restored.newest_ms.map(|newest_ms| newest_ms.max(state.newest_ms()));
-    let named = state.vchannels().map(|(_, pchannel)| pchannel.to_owned()).collect();
-    store.start(newest_ms, &named)?;
-    let mut core = Core::new(state, options.policy.clone());
-    core.unchecked_bytes = restored.behind_bytes;
-    core.checkpoint_due_bytes = due_bytes(&options, restored.checkpoint.as_ref());
-    core.stream_bytes = restored.checkpoint.map_or(0, |checkpoint| checkpoint.stream_bytes);
-    if let Err(e) = holds::take_up(&mut core, &store) {
-        if let Err(e) = store.close() {
-            tracing::debug!(error = %e, "a store that is not taken up closes");
-        }
-        return Err(e);
-    }
-    store.begin_retention();
-    let scans = store.pchannels().map(|name| (name.to_owned(), Mutex::new(()))).collect();
-    let checkpoints = Mutex::new(Checkpoints::new(store.control(), restored.checkpoint)?);
-    let inner = Arc::new(Inner {
-        store,
-        types,
-        options,
-        core: Mutex::new(core),
-        work: Condvar::new(),
-        handed: Condvar::new(),
-        turned: Condvar::new(),
-        waiting: AtomicUsize::new(0),
-        scans,
-        checkpoints,
-        counts,
-    });
-    inner.note_policy()?;
-    Ok(inner)
 }

@@ -28,6 +28,7 @@ use crate::lsn::Lsn;
 pub use earlier::Earlier;
 pub use filter::VchannelReader;
 pub use local::LocalChannel;
+pub(crate) use local::tick_holder_of;
 pub use runs::Runs;
 #[cfg(feature = "import")]
 pub(crate) use runs::vchannel_of;

@@ -22,6 +22,14 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
     /// Time since an arbitrary origin that is the same until the machine starts again; never steps
     /// back, and goes on while the machine is suspended.
     fn monotonic(&self) -> Duration;
+
+    /// The time, in milliseconds, by which what is too old goes: keys, finished jobs, segments past
+    /// their age. `newest_ms` is the newest time in the log, which a clock may stand behind.
+    ///
+    /// A clock that is not sure of itself stops here, while [`Clock::wall_ms`] goes on.
+    fn expiry_ms(&self, newest_ms: u64) -> u64 {
+        self.wall_ms().max(newest_ms)
+    }
 }
 
 /// The clock of the machine.

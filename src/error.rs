@@ -42,10 +42,10 @@ pub enum ErrorKind {
     Recovering,
     /// The same request is under way: ask again.
     InFlight,
-    /// A resource stayed locked by another broadcast: ask again.
+    /// A resource stayed locked by another broadcast, and the key is not consumed: ask again.
     LockTimeout,
-    /// The work may or may not have taken effect: ask again with the same key, or look first where
-    /// there is no key.
+    /// The work may or may not have taken effect, or may yet, as another request with this key is
+    /// being admitted: ask again with the same key, or look first where there is no key.
     OutcomeUnknown,
     /// The work waits for an operator.
     Parked,

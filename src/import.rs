@@ -16,8 +16,9 @@
 //!
 //! | where | what |
 //! | --- | --- |
-//! | `read`, and `csv`, `json`, `parquet` below it | rows of one file, in two passes |
+//! | `read`, and `csv`, `json`, `numpy`, `parquet` below it | rows of one file, or of the columns of a set, in two passes |
 //! | `decoder` | calls into other crates' decoders, panics caught |
+//! | `roots` | which files a request may name |
 //! | `stream`, `source` | a file read from start to end, hashed, and compared with its plan |
 //! | `sizer`, `slice`, `slices`, `partition` | rows to slices, slices to payloads of messages |
 //! | `request`, `plan`, `driver`, `jobs`, `kind` | the job, from the request to its verdict |
@@ -31,6 +32,7 @@ mod format;
 mod jobs;
 mod json;
 mod kind;
+mod numpy;
 mod parquet;
 mod partition;
 mod place;
@@ -38,6 +40,7 @@ mod plan;
 mod read;
 mod replay;
 mod request;
+mod roots;
 mod sizer;
 mod slice;
 mod slices;
@@ -47,6 +50,9 @@ mod verdict;
 
 pub use self::decoder::is_decoding;
 pub use self::format::Format;
-pub use self::jobs::{ImportCall, ImportProgress, ImportReport, Imports};
+pub use self::jobs::{
+    ImportCall, ImportFile, ImportJob, ImportPage, ImportProgress, ImportReport, Imports, JobLook,
+};
 pub use self::replay::{ReplayReport, ReplaySelection, replay};
 pub use self::request::{COLLECTION_NAME_LEN_MAX, COLLECTION_VCHANNELS_MAX, ImportRequest};
+pub use self::roots::ImportRoots;

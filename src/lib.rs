@@ -43,7 +43,7 @@
 //! | feature | what it adds |
 //! | --- | --- |
 //! | none | the log and the broadcaster |
-//! | `import` | bulk import from Parquet, JSON, JSON Lines and CSV: module `import` |
+//! | `import` | bulk import from Parquet, JSON, JSON Lines, CSV and NumPy: module `import` |
 //! | `metrics` | [`Log::stats`] and those of a broadcaster for the `metrics` facade: `Meter` |
 //! | `openraft` | the log as the log storage of a raft node: module `raft` |
 //! | `testing` | a file system in memory that loses what was not synced: module `testing` |
@@ -98,6 +98,7 @@ pub use oncelog_format::Uuid;
 /// synced, and faults at chosen calls.
 #[cfg(any(test, feature = "testing"))]
 pub mod testing {
+    pub use crate::broadcast::waiting::tell_waits;
     pub use crate::io::fault::{
         CallKind, Dice, EDQUOT, EINTR, EIO, EMFILE, ENOSPC, EROFS, Fault, Which, is_stopped,
     };

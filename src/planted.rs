@@ -53,6 +53,8 @@ pub enum Bug {
     DuplicateBeforeCallback,
     /// A reservation conflicts as if it were an acceptance.
     ReservedIsAccepted,
+    /// An acceptance conflicts once it was handed over, before it is durable.
+    HandedIsAccepted,
     /// A refusal behind the locks does not release them.
     LockLeaked,
     /// After a restart copies are appended without looking for them.
@@ -79,6 +81,8 @@ pub enum Bug {
     StampWithoutVchannel,
     /// Rows are visible when the record of their job says so, whatever the channels say.
     VisibleByRecord,
+    /// An import is taken with whatever scope, resources and payload it is asked with.
+    ImportBesideCollection,
     /// A window is filled although frames have come there.
     FillerOvertakes,
     /// The filler syncs through the writers' description and keeps a failure to itself.
@@ -125,6 +129,22 @@ pub enum Bug {
     SyncCoversLater,
     /// One of those that wait for a sync is woken, whoever they are.
     OneWoken,
+    /// All who wait for a reservation take the key when it falls.
+    WaitersAllGo,
+    /// What follows a record of control is done before the record is durable.
+    ToldBeforeSync,
+    /// A close wakes nobody who waits for a task.
+    CloseLeavesCallers,
+    /// A checkpoint that is being written sees what is decided meanwhile.
+    SnapshotLate,
+    /// The sweeper forgets a key that it saw to be over, whoever owns it by then.
+    SweptAsSeen,
+    /// Who waits for an effect is not told of it.
+    EndUntold,
+    /// No worker is told that a task is due.
+    WorkUntold,
+    /// A close does not wait for callbacks.
+    CloseUnjoined,
     /// An unfinished backup does not say so.
     BackupUnmarked,
     /// Frames of a backup are written into files whose names are not durable.
@@ -148,6 +168,8 @@ pub enum Bug {
     /// Retention and trims let go of the message with the last time tick before the next one is
     /// durable.
     TickUnkept,
+    /// A reserve is made of the next size or not at all.
+    ReserveDoubled,
     /// New work keeps no room for itself in the next checkpoint.
     CheckpointUncounted,
 }
@@ -194,9 +216,10 @@ impl Bug {
     pub const DAMAGE: [Self; 1] = [Self::LaterNotAsked];
 
     /// The bugs of space: of what is kept for the work that was accepted.
-    pub const SPACE: [Self; 5] = [
+    pub const SPACE: [Self; 6] = [
         Self::ReserveSpent,
         Self::ReserveUnsynced,
+        Self::ReserveDoubled,
         Self::EndUnpinned,
         Self::TickUnkept,
         Self::CheckpointUncounted,
@@ -228,14 +251,30 @@ impl Bug {
         Self::CheckpointCoversItself,
     ];
 
+    /// The bugs of the broadcaster that only a caller in flight at a mishap shows.
+    pub const IN_FLIGHT: [Self; 1] = [Self::HandedIsAccepted];
+
     /// The bugs of imports.
-    pub const IMPORT: [Self; 2] = [Self::StampWithoutVchannel, Self::VisibleByRecord];
+    pub const IMPORT: [Self; 3] =
+        [Self::StampWithoutVchannel, Self::VisibleByRecord, Self::ImportBesideCollection];
 
     /// The bugs of raft's log.
     pub const RAFT: [Self; 4] =
         [Self::FlushedBeforeSync, Self::VoteNotAwaited, Self::RewindInMemory, Self::TrimTakesState];
+
     /// Bugs that need two threads to show.
-    pub const SCHEDULES: [Self; 2] = [Self::SyncCoversLater, Self::OneWoken];
+    pub const SCHEDULES: [Self; 10] = [
+        Self::SyncCoversLater,
+        Self::OneWoken,
+        Self::WaitersAllGo,
+        Self::ToldBeforeSync,
+        Self::CloseLeavesCallers,
+        Self::SnapshotLate,
+        Self::SweptAsSeen,
+        Self::EndUntold,
+        Self::WorkUntold,
+        Self::CloseUnjoined,
+    ];
 }
 
 static ACTIVE: AtomicU32 = AtomicU32::new(0);
@@ -266,6 +305,7 @@ pub fn is_active(bug: Bug) -> bool {
 fn number(bug: Bug) -> u32 {
     let known = Bug::LOG.iter().chain(&Bug::BROADCAST).chain(&Bug::RAFT);
     let known = known.chain(&Bug::SCHEDULES).chain(&Bug::READING).chain(&Bug::SPACE);
+    let known = known.chain(&Bug::IN_FLIGHT);
     let mut known = known.chain(&Bug::IMPORT).chain(&Bug::DAMAGE).chain(&Bug::LOCKS);
     known.position(|&b| b == bug).and_then(|i| u32::try_from(i).ok()).map_or(0, |i| i + 1)
 }

@@ -18,9 +18,9 @@ pub(crate) use std::thread;
 mod checked;
 #[cfg(all(test, planted, any(loom, shuttle)))]
 mod planted;
-#[cfg(all(test, shuttle))]
-pub(crate) use self::checked::roll;
 #[cfg(all(test, any(loom, shuttle)))]
 pub(crate) use self::checked::{
     AtomicU64, Condvar, Mutex, MutexGuard, explored, now, play_once, thread,
 };
+#[cfg(all(test, shuttle))]
+pub(crate) use self::checked::{explored_part, roll};

@@ -1,10 +1,13 @@
 //! A window of many keys: looking them up, coming back to them, forgetting them.
 
+use std::fs::File;
 use std::time::Instant;
 
 use allocation_counter::measure;
 use oncelog::broadcast::{Broadcaster, Request};
 
+use crate::raw::{write_and_sync, written_file};
+use crate::submits::RECORD_LEN;
 use crate::table::{Scale, Table, float, median, quantile, seconds};
 use crate::{made, open, request};
 
@@ -92,29 +95,69 @@ pub(crate) fn restarts(scale: &Scale, table: &mut Table) {
     }
 }
 
-/// B5: so many keys are over at once. What they cost each, and how long a lookup of another key, and
-/// a new broadcast, take meanwhile.
+/// B5: so many keys are over at once. What they cost each, and how long a new broadcast takes while
+/// they are swept, and as many of them when there is nothing to sweep, each beside one raw write and
+/// sync.
 pub(crate) fn expiry(scale: &Scale, table: &mut Table) {
     let count = scale.count(KEYS);
     let dir = tempfile::tempdir().unwrap();
     made::store(dir.path(), u64::try_from(count).unwrap(), 1);
+    let mut raw = Raw { file: written_file(dir.path(), RAW_LEN), at: 0 };
     let broadcaster = open(dir.path());
-    let known = request(u64::try_from(count).unwrap());
-    let mut times = Vec::new();
-    let taken = seconds(|| {
-        while broadcaster.read(|state, _| state.window().held_count()) > 1 {
-            let begin = Instant::now();
-            broadcaster.submit(&known, None).unwrap();
-            times.push(begin.elapsed().as_secs_f64());
-            std::thread::yield_now();
-        }
-    });
-    let expired = broadcaster.read(|state, _| state.window().expired_count());
-    assert_eq!(expired, u64::try_from(count).unwrap());
+    let swept = || broadcaster.read(|state, _| state.window().expired_count());
+    let all = u64::try_from(count).unwrap();
+    let mut next = all;
+    let (mut own, mut beside, begin) = (Vec::new(), Vec::new(), Instant::now());
+    while swept() < all {
+        beside.push(raw.write());
+        own.push(submit(&broadcaster, &mut next));
+    }
+    let taken = begin.elapsed().as_secs_f64();
+    let (mut rest, mut beside_rest) = (Vec::new(), Vec::new());
+    for _ in 0..own.len() {
+        beside_rest.push(raw.write());
+        rest.push(submit(&broadcaster, &mut next));
+    }
+    assert_eq!(swept(), all);
     broadcaster.close().unwrap();
     table.alone("B5 expiry of a key", "us", taken / float(count) * 1e6);
-    // The first one is new work: it waits for the disk.
-    let mut times = times.split_off(1.min(times.len()));
-    table.alone("B5 lookup meanwhile, p50", "us", quantile(&mut times, 0.5) * 1e6);
-    table.alone("B5 lookup meanwhile, longest", "us", quantile(&mut times, 1.0) * 1e6);
+    for (when, mut raw, mut own) in
+        [("while keys are swept", beside, own), ("with none to sweep", beside_rest, rest)]
+    {
+        for (name, share) in [("p50", 0.5), ("longest", 1.0)] {
+            let name = format!("B5 new broadcast {when}, {name}");
+            table.row(name, "us", quantile(&mut raw, share) * 1e6, quantile(&mut own, share) * 1e6);
+        }
+    }
+}
+
+/// Bytes of the raw file, which is written from its begin again when it is full.
+const RAW_LEN: usize = 16 << 20;
+
+/// What the raw limit of a new broadcast goes to.
+struct Raw {
+    file: File,
+    at: u64,
+}
+
+impl Raw {
+    /// Writes and syncs once, and returns how many seconds that took.
+    fn write(&mut self) -> f64 {
+        let record = [1; RECORD_LEN];
+        let times = write_and_sync(&self.file, self.at, &record, 1);
+        let len = u64::try_from(RECORD_LEN).unwrap();
+        self.at = (self.at + len) % u64::try_from(RAW_LEN).unwrap();
+        times.iter().sum()
+    }
+}
+
+/// Submits the next key, which nobody has used, and returns how many seconds that took.
+fn submit(broadcaster: &Broadcaster, next: &mut u64) -> f64 {
+    let request = request(*next);
+    *next += 1;
+    let begin = Instant::now();
+    let answer = broadcaster.submit(&request, None).unwrap();
+    let taken = begin.elapsed().as_secs_f64();
+    assert!(!answer.duplicated);
+    taken
 }

@@ -11,7 +11,7 @@ use crate::{open, request};
 /// Callers of the crowd.
 const CALLERS: usize = 64;
 /// What the raw limit writes: as much as one record of control.
-const RECORD_LEN: u64 = 512;
+pub(crate) const RECORD_LEN: usize = 512;
 
 /// B1: one caller, two vchannels on one pchannel, each broadcast done before the next. The raw limit
 /// is one write and sync; a broadcast takes three, one behind the other.
@@ -19,13 +19,13 @@ pub(crate) fn lone(scale: &Scale, table: &mut Table) {
     // Short turns: both sides meet the same other work of the disk.
     let (rounds, count) = (scale.count(400), scale.rounds() * 2);
     let dir = tempfile::tempdir().unwrap();
-    let frame = vec![1; usize::try_from(RECORD_LEN).unwrap()];
+    let frame = vec![1; RECORD_LEN];
     let file = written_file(dir.path(), 16 << 20);
     let broadcaster = open(dir.path());
     let (mut raw, mut own, mut at, mut key) = (Vec::new(), Vec::new(), 0, 0);
     for _ in 0..rounds {
         raw.extend(write_and_sync(&file, at, &frame, count));
-        at += RECORD_LEN * u64::try_from(count).unwrap();
+        at += u64::try_from(RECORD_LEN * count).unwrap();
         own.extend((0..count).map(|_| {
             key += 1;
             let request = request(key);
@@ -49,7 +49,7 @@ pub(crate) fn crowd(scale: &Scale, table: &mut Table) {
     let (mut raw, mut own, mut slow) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..scale.rounds() {
         let dir = tempfile::tempdir().unwrap();
-        let frame = vec![1; usize::try_from(RECORD_LEN).unwrap()];
+        let frame = vec![1; RECORD_LEN];
         let file = written_file(dir.path(), 4 << 20);
         let times = write_and_sync(&file, 0, &frame, scale.count(2_000));
         raw.push(float(times.len()) / times.iter().sum::<f64>());

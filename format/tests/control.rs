@@ -197,6 +197,7 @@ fn entries() -> Vec<Entry> {
         expired: 5,
         evicted: 6,
         evicted_until_ms: 1_700_000_000_008,
+        evicted_done_ms: 1_700_000_000_003,
         forgotten: 7,
         policy: Some(policy()),
     };

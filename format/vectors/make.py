@@ -563,7 +563,8 @@ def task(done):
 
 STREAM = entry(1, "facts", [
     f64("last_id", 9), f64("newest", 1700000000009), f64("term", 3), f64("ignored", 4),
-    f64("expired", 5), f64("evicted", 6), f64("evicted_until", 1700000000008), f64("forgotten", 7),
+    f64("expired", 5), f64("evicted", 6), f64("evicted_until", 1700000000008),
+    f64("evicted_done", 1700000000003), f64("forgotten", 7),
     f8("policy", 1)] + POLICY)
 STREAM += entry(2, "collection", COLLECTION)
 STREAM += entry(3, "channel", [ftext("vchannel", "airports-0"), ftext("pchannel", "p0")])

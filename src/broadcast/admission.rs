@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oncelog_format::control::{Accepted, Body, DropCause, Dropped, JobLink};
-use oncelog_format::message::{BroadcastHeader, BroadcastId, Fingerprint, Resource, Scope};
+use oncelog_format::message::{BroadcastHeader, BroadcastId, Scope};
 
 use super::copies;
 use super::core::{Cell, Core, Deadline, Guard, Inner};
 use super::deciding::DECISION_LEN;
-use super::fingerprint::fingerprint;
-use super::kind::{MessageType, Role};
+use super::fingerprint::{Asked, Stated};
+use super::kind::{MessageType, OnConflict, PayloadForm, Role};
 use super::locks::{Claim, Holder, canonical};
 use super::made::Lent;
 use super::policy::WhenFull;
@@ -30,7 +30,7 @@ use crate::clock::Clock;
 use crate::error::Result;
 
 /// What the first critical section says.
-enum Looked<'a> {
+pub(super) enum Looked<'a> {
     /// The key is known: this is its answer.
     Known(Answer),
     /// It is not, and is reserved.
@@ -109,27 +109,29 @@ impl Inner {
     fn answer(&self, request: &Request, timeout: Option<Duration>) -> Result<Answer> {
         let deadline = self.deadline(timeout);
         check_key(request)?;
-        let resources = canonical(&request.resources);
-        let print = fingerprint(request, &resources)?;
         let kind = self.types.get(&request.message_type);
+        let form = kind.map_or(PayloadForm::Bytes, |kind| kind.payload_form());
+        let mut asked = Asked::new(request, canonical(&request.resources), form)?;
+        asked.warns = kind.is_some_and(|kind| kind.on_conflict() == OnConflict::Warn);
         let starts_job = kind.is_some_and(|kind| kind.role() == Role::StartsJob);
         loop {
-            let mut admission = match self.look_up(request, &print, starts_job, deadline)? {
-                Looked::Known(answer) => return Ok(answer),
+            let mut admission = match self.look_up(&asked, starts_job, deadline)? {
+                Looked::Known(answer) => {
+                    self.counts.key_hits.one();
+                    return Ok(answer);
+                }
                 Looked::Reserved(admission) => admission,
             };
-            let kind = self.check(request, &resources)?;
+            let kind = self.check(&asked)?;
             kind.validate(request)?;
             self.probe(request).map_err(refusal::for_now)?;
             let claim = Claim {
-                resources: resources.clone(),
+                resources: asked.resources.clone(),
                 message_type: request.message_type.clone(),
                 since_ms: self.time().wall_ms(),
             };
             self.ask(admission.holder(), claim, deadline)?;
-            let accepted = self.with_room(|| {
-                self.accept(&mut admission, request, kind.as_ref(), &resources, &print)
-            })?;
+            let accepted = self.with_room(|| self.accept(&mut admission, &asked, kind.as_ref()))?;
             // Without one, the key came to life again while this request waited for its locks.
             let Some((id, cell)) = accepted else { continue };
             return self.wait_for_end(self.lock(), id, &cell, false, deadline);
@@ -137,16 +139,15 @@ impl Inner {
     }
 
     /// Lookup and reservation, in one critical section.
-    fn look_up(
+    pub(super) fn look_up(
         &self,
-        request: &Request,
-        print: &Fingerprint,
+        asked: &Asked<'_>,
         starts_job: bool,
         deadline: Deadline,
     ) -> Result<Looked<'_>> {
         let (mut now_ms, mut clock_held) = self.time().look();
         let mut core = self.lock();
-        let Some(scope) = &request.scope else {
+        let Some(scope) = &asked.request.scope else {
             core.usable()?;
             self.takes_work()?;
             self.check_slots(&core, starts_job)?;
@@ -165,19 +166,21 @@ impl Inner {
                 (now_ms, clock_held) = self.time().look();
                 continue;
             }
-            let owner = match core.state.known(scope, print, now_ms) {
-                // The end of a run may not be durable yet.
-                Known::Answered(answer) if !core.runs.contains_key(&answer.id) => {
-                    drop(core);
-                    self.counts.key_hits.one();
-                    return Ok(Looked::Known(Answer { duplicated: true, clock_held, ..answer }));
-                }
-                Known::Answered(answer) => Some(answer.id),
+            let owner = match core.state.known(scope, now_ms) {
+                Known::Done(stone) => match stone.answer() {
+                    // The end of a run may not be durable yet.
+                    Some(answer) if !core.runs.contains_key(&stone.id()) => {
+                        let differs = self.compare_fast(stone.print(), asked)?;
+                        self.warn(&mut core, answer.id, &differs);
+                        return Ok(Looked::Known(Answer { differs, clock_held, ..answer }));
+                    }
+                    _ => Some(stone.id()),
+                },
                 Known::Owned(id) => Some(id),
                 Known::New => None,
             };
             if let Some(id) = owner {
-                if let Some(answer) = self.answer_duplicate(core, id, print, deadline)? {
+                if let Some(answer) = self.answer_duplicate(core, id, asked, deadline)? {
                     return Ok(Looked::Known(answer));
                 }
                 (now_ms, clock_held) = self.time().look();
@@ -227,9 +230,9 @@ impl Inner {
             return Err(refusal::conflict(Vec::new()));
         }
         if reservation.waiters >= WAITERS_PER_KEY_MAX {
-            return Err(refusal::crowded(WAITERS_PER_KEY_MAX));
+            return Err(refusal::crowded(WAITERS_PER_KEY_MAX, None));
         }
-        let _waiting = Waiting::enter(&self.waiting, WAITERS_MAX)?;
+        let _waiting = Waiting::enter(&self.waiting, WAITERS_MAX, None)?;
         reservation.waiters += 1;
         let fell = Arc::clone(&reservation.fell);
         let (mut core, told) = self.wait(core, &fell, deadline);
@@ -239,6 +242,10 @@ impl Inner {
                 core.reservations.remove(scope);
             }
         }
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::WaitersAllGo) {
+            core.reservations.remove(scope);
+        }
         if told { Ok(core) } else { Err(refusal::admission_pending()) }
     }
 
@@ -247,17 +254,22 @@ impl Inner {
         &self,
         mut core: Guard<'_>,
         id: BroadcastId,
-        print: &Fingerprint,
+        asked: &Asked<'_>,
         deadline: Deadline,
     ) -> Result<Option<Answer>> {
         if let Some(run) = core.runs.get(&id) {
             let (accepted, cell) = (Arc::clone(&run.accepted), Arc::clone(&run.cell));
-            let _one = Waiting::enter(&cell.waiters, WAITERS_PER_KEY_MAX)?;
-            let _all = Waiting::enter(&self.waiting, WAITERS_MAX)?;
+            let in_flight = run.admitted.then_some(id);
+            let _one = Waiting::enter(&cell.waiters, WAITERS_PER_KEY_MAX, in_flight)?;
+            let _all = Waiting::enter(&self.waiting, WAITERS_MAX, in_flight)?;
             // Until its acceptance is durable it answers nothing, not even Conflict.
             while core.runs.get(&id).is_some_and(|run| !run.admitted) {
                 if core.usable().is_err() {
                     return Err(refusal::unknown());
+                }
+                #[cfg(planted)]
+                if crate::planted::is_active(crate::planted::Bug::HandedIsAccepted) {
+                    break;
                 }
                 let (next, told) = self.wait(core, &cell.turned, deadline);
                 core = next;
@@ -265,7 +277,8 @@ impl Inner {
                     return Err(refusal::unknown());
                 }
             }
-            self.compare(&accepted, print)?;
+            let differs = self.compare(Stated::from(&accepted.fingerprint), asked)?;
+            self.warn(&mut core, id, &differs);
             #[cfg(planted)]
             if crate::planted::is_active(crate::planted::Bug::DuplicateBeforeCallback)
                 && let Some(run) = core.runs.get(&id)
@@ -273,30 +286,46 @@ impl Inner {
                 return Ok(Some(run.early_answer()));
             }
             let answer = self.wait_for_end(core, id, &cell, true, deadline)?;
-            return Ok(Some(answer));
+            return Ok(Some(Answer { differs, ..answer }));
         }
         let Some(task) = core.state.task(id) else { return Ok(None) };
-        #[cfg(planted)]
-        if crate::planted::is_active(crate::planted::Bug::FingerprintFastPath) {
-            return Ok(tombstone_answer(&task));
-        }
-        self.compare(&task.accepted, print)?;
-        Ok(tombstone_answer(&task).map(|answer| self.as_given(answer, true)))
+        let differs = self.compare(Stated::from(&task.accepted.fingerprint), asked)?;
+        let answer = tombstone_answer(&task);
+        self.warn(&mut core, id, &differs);
+        Ok(answer.map(|answer| self.as_given(Answer { differs, ..answer }, true)))
     }
 
-    /// The one place where a difference of fingerprints is told.
-    fn compare(&self, accepted: &Accepted, print: &Fingerprint) -> Result<()> {
-        let fields = accepted.fingerprint.differing_fields(print);
-        if fields.is_empty() && accepted.fingerprint.version == print.version {
-            self.counts.key_hits.one();
-            return Ok(());
+    /// The names of the fields in which a request differs from the one that its key was accepted
+    /// for, where its type warns of that; none where it is the same.
+    fn compare(&self, stated: Stated<'_>, asked: &Asked<'_>) -> Result<Vec<String>> {
+        let fields = asked.differences(stated)?;
+        if fields.is_empty() || asked.warns {
+            return Ok(fields);
         }
         self.counts.key_conflicts.one();
         Err(refusal::conflict(fields))
     }
 
+    /// The same, of a key that is answered from its tombstone.
+    fn compare_fast(&self, stated: Stated<'_>, asked: &Asked<'_>) -> Result<Vec<String>> {
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::FingerprintFastPath) {
+            return Ok(Vec::new());
+        }
+        self.compare(stated, asked)
+    }
+
+    /// Counts and tells that a request which differs is answered as the original.
+    fn warn(&self, core: &mut Core, id: BroadcastId, differs: &[String]) {
+        if !differs.is_empty() {
+            self.counts.key_warnings.one();
+            self.keep_told(core, Told::Differs(id, differs.join(", ")));
+        }
+    }
+
     /// What a request alone shows, once no accepted key answers it.
-    fn check(&self, request: &Request, resources: &[Resource]) -> Result<Arc<dyn MessageType>> {
+    fn check(&self, asked: &Asked<'_>) -> Result<Arc<dyn MessageType>> {
+        let (request, resources) = (asked.request, &asked.resources);
         let name = &request.message_type;
         let kind = self.types.get(name);
         let kind = kind.ok_or_else(|| refusal::invalid(format!("unknown message type {name}")))?;
@@ -310,6 +339,7 @@ impl Inner {
         if let Some(key) = request.properties.keys().find(|key| key.starts_with('_')) {
             return Err(refusal::invalid(format!("property key {key} is reserved")));
         }
+        asked.check_payload()?;
         Ok(Arc::clone(kind))
     }
 
@@ -317,18 +347,17 @@ impl Inner {
     fn accept(
         &self,
         admission: &mut Admission<'_>,
-        request: &Request,
+        asked: &Asked<'_>,
         kind: &dyn MessageType,
-        resources: &[Resource],
-        print: &Fingerprint,
     ) -> Result<Option<(BroadcastId, Arc<Cell>)>> {
+        let request = asked.request;
         let trace = request.trace_context.as_deref().and_then(trace::kept);
         let mut core = self.lock_to_take_in(request.carried_len() + DECISION_LEN);
         core.usable()?;
         let made = self.made_by(&core, request)?;
         kind.recheck(request, &Lent::new(&mut core, &made).state)?;
-        let now_ms = self.time().wall_ms().max(core.state.newest_ms());
-        let (mut batch, mut evicted) = (Vec::new(), None);
+        let now_ms = self.time().expiry_ms(core.state.newest_ms());
+        let (mut batch, mut evicted) = (Vec::new(), Vec::new());
         if let Some(scope) = &request.scope {
             if let Some(id) = core.state.owner(scope) {
                 if !core.state.is_over(id, now_ms) {
@@ -343,16 +372,17 @@ impl Inner {
             let window = core.state.window();
             match window.admit(&scope.principal, reserved, &core.policy, now_ms) {
                 Room::Room => {}
-                Room::Evict(id) => {
-                    evicted = Some(id);
-                    batch.push(Body::Dropped(Dropped { id, cause: DropCause::Evicted }));
+                Room::Evict(ids) => {
+                    let cause = DropCause::Evicted;
+                    batch.extend(ids.iter().map(|id| Body::Dropped(Dropped { id: *id, cause })));
+                    evicted = ids;
                 }
                 Room::Full { count, bound, next_free_in_ms } => {
                     return Err(refusal::window_full(count, bound, next_free_in_ms));
                 }
             }
         }
-        let mut accepted = acceptance(&core, request, kind, resources, print);
+        let mut accepted = acceptance(&core, asked, kind);
         accepted.trace = trace;
         if admission.starts_job {
             accepted.job = JobLink::Starts;
@@ -375,7 +405,7 @@ impl Inner {
         batch.extend(made);
         batch.push(Body::Accepted(Arc::clone(&accepted)));
         let cell = self.begin(&mut core, batch, accepted.id(), holds)?;
-        core.told.extend(evicted.map(Told::Evicted));
+        core.told.extend(evicted.into_iter().map(Told::Evicted));
         core.locks.transfer(admission.holder(), Holder::Task(accepted.id()));
         admission.let_go(&mut core);
         Ok(Some((accepted.id(), cell)))
@@ -383,13 +413,8 @@ impl Inner {
 }
 
 /// The acceptance of a request that starts no job, without the ends of its pchannels and its trace.
-fn acceptance(
-    core: &Core,
-    request: &Request,
-    kind: &dyn MessageType,
-    resources: &[Resource],
-    print: &Fingerprint,
-) -> Accepted {
+fn acceptance(core: &Core, asked: &Asked<'_>, kind: &dyn MessageType) -> Accepted {
+    let request = asked.request;
     let mut vchannels = request.vchannels.clone();
     vchannels.sort();
     vchannels.dedup();
@@ -398,12 +423,12 @@ fn acceptance(
         header: BroadcastHeader {
             id: core.state.next_id(),
             vchannels,
-            resources: resources.to_vec(),
+            resources: asked.resources.clone(),
             ack: kind.ack_mode(),
         },
         message_type: request.message_type.clone(),
         scope: request.scope.as_deref().cloned(),
-        fingerprint: print.clone(),
+        fingerprint: asked.print.clone(),
         lifetime_ms: core.policy.lifetime_ms(),
         firm: core.policy.window_full == WhenFull::Refuse,
         job: JobLink::None,

@@ -8,9 +8,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use oncelog_format::control::Accepted;
 use oncelog_format::message::BroadcastId;
 
 use super::core::{Core, Deadline, Inner, Run};
+use super::counts::Waited;
 use super::locks::{Claim, Holder};
 use super::refusal;
 use super::waiting::Watch;
@@ -96,6 +98,17 @@ fn blocker<'a>(core: &'a Core, waiter: Holder, watches: &Watches) -> (Option<Blo
     (first, false)
 }
 
+impl Core {
+    /// What an acceptance asks for.
+    pub(crate) fn claim(&self, accepted: &Accepted, since_ms: u64) -> Claim {
+        Claim {
+            resources: accepted.header.resources.clone(),
+            message_type: accepted.message_type.clone(),
+            since_ms,
+        }
+    }
+}
+
 impl Inner {
     /// Asks for locks and waits; a refusal leaves nothing behind.
     pub(crate) fn ask(&self, holder: Holder, claim: Claim, deadline: Deadline) -> Result<()> {
@@ -119,8 +132,10 @@ impl Inner {
         let waiter = Arc::new(Condvar::new());
         core.lock_waiters.insert(holder, Arc::clone(&waiter));
         let mut watches = Watches::new();
+        let mut ended = Waited::Refused;
         let outcome = loop {
             if core.locks.is_held(holder) {
+                ended = Waited::Got;
                 break Ok(());
             }
             if let Err(e) = core.usable() {
@@ -136,12 +151,13 @@ impl Inner {
             let (next, told) = self.wait(core, &waiter, deadline);
             core = next;
             if !told && !core.locks.is_held(holder) {
+                ended = Waited::TooLong;
                 break Err(self.told(&core, holder, &watches));
             }
         };
         core.lock_waiters.remove(&holder);
         let waited = self.monotonic().saturating_sub(began);
-        self.counts.waited_for_locks(waited, outcome.is_ok());
+        self.counts.waited_for_locks(waited, ended);
         if outcome.is_err() {
             self.release(&mut core, holder);
         }

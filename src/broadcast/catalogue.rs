@@ -7,17 +7,47 @@ use oncelog_format::control::{Body, Channel, Collection, PolicyRecord};
 use oncelog_format::limits::VCHANNEL_NAME_LEN_MAX;
 
 use super::core::{Core, Inner};
+use super::deciding::DECISION_LEN;
 use super::options::CollectionSpec;
-use super::policy::Policy;
+use super::policy::{Policy, Violation};
 use super::refusal;
 use super::state::State;
+use super::told::Told;
 use crate::error::{ErrorKind, Result};
 use crate::log::Pending;
 
+/// More than the record of a vchannel adds to its name, in bytes, with its frame.
+const NAME_LEN: usize = 128;
+
 impl Inner {
+    /// Has it told where more keys are kept than the policy in force allows, as it said it may.
+    pub(super) fn warn_of_keys(&self, core: &mut Core) {
+        if let Some(kept) = core.policy.kept_beyond(&core.state) {
+            let bound = core.policy.window_count_max;
+            self.keep_told(core, Told::Beyond { kept, bound });
+        }
+    }
+
+    pub(super) fn refresh(&self, policy: &Policy) -> Result<()> {
+        let (pending, _) = self.with_room(|| {
+            let mut core = self.lock_to_take_in(DECISION_LEN);
+            core.usable()?;
+            check_policy(policy, &core.state)?;
+            let handed = self.hand_over(&mut core, vec![Body::Policy(policy.record())])?;
+            core.policy = policy.clone();
+            self.warn_of_keys(&mut core);
+            self.turned.notify_all();
+            Ok(handed)
+        })?;
+        self.settle(pending)
+    }
+
     /// Records the policy in force where another one was recorded last.
     pub(super) fn note_policy(&self) -> Result<()> {
+        self.warn_of_keys(&mut self.lock());
+        self.tell_kept();
         let handed = self.with_room(|| {
+            // While it opens, nobody looks.
             let mut core = self.lock();
             let record: PolicyRecord = core.policy.record();
             if core.state.policy() == Some(&record) {
@@ -65,12 +95,40 @@ impl Inner {
         Ok(collection)
     }
 
+    /// Makes the vchannels that do not exist; what was handed over for them.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` for a name that is none, and those of handing over.
+    pub(super) fn make_vchannels(&self, names: &[String]) -> Result<Option<Pending>> {
+        let is_missing = |core: &Core| {
+            core.usable()?;
+            self.missing_vchannels(core, names)
+        };
+        if is_missing(&self.lock())?.is_empty() {
+            return Ok(None);
+        }
+        let mut core = self.lock_to_take_in(names_len(names) + DECISION_LEN);
+        let bodies = is_missing(&core)?;
+        if bodies.is_empty() {
+            return Ok(None);
+        }
+        self.hand_over(&mut core, bodies).map(|(pending, _)| Some(pending))
+    }
+
     /// The collection of a name, and what was handed over where it is made.
     fn make_collection(&self, spec: &CollectionSpec) -> Result<(Arc<Collection>, Option<Pending>)> {
-        let mut core = self.lock();
-        core.usable()?;
-        if let Some(found) = core.state.collection_named(&spec.name) {
-            return Ok((Arc::clone(found), None));
+        let found = |core: &Core| {
+            core.usable()?;
+            Ok(core.state.collection_named(&spec.name).map(Arc::clone))
+        };
+        if let Some(found) = found(&self.lock())? {
+            return Ok((found, None));
+        }
+        let carried = spec.schema.len() + names_len(&spec.vchannels);
+        let mut core = self.lock_to_take_in(carried + DECISION_LEN);
+        if let Some(found) = found(&core)? {
+            return Ok((found, None));
         }
         #[cfg(planted)]
         if crate::planted::is_active(crate::planted::Bug::DecidedBesideBatch) {
@@ -87,8 +145,9 @@ impl Inner {
 
     pub(super) fn update_collection(&self, collection: Collection) -> Result<()> {
         let collection = Arc::new(collection);
+        let carried = collection.schema.len() + names_len(&collection.vchannels);
         let (pending, _) = self.with_room(|| {
-            let mut core = self.lock();
+            let mut core = self.lock_to_take_in(carried + DECISION_LEN);
             core.usable()?;
             if core.state.collection(collection.id).is_none() {
                 return Err(refusal::invalid(format!("unknown collection {}", collection.id)));
@@ -97,6 +156,12 @@ impl Inner {
         })?;
         self.settle(pending)
     }
+}
+
+/// More than vchannels take that are made, and that a collection names, in bytes, where names have
+/// usual lengths.
+fn names_len(names: &[String]) -> usize {
+    names.iter().map(|name| 2 * name.len() + NAME_LEN).sum()
 }
 
 impl CollectionSpec {
@@ -115,9 +180,29 @@ impl CollectionSpec {
     }
 }
 
+/// The policy that an open puts in force: the one that it is given; else the one that was recorded
+/// last, as who opens a store without a word about it changes nothing; else the default.
+///
+/// # Errors
+///
+/// `InvalidInput` for one that breaks a rule. What was recorded is not held against the keys that
+/// are kept: it was, where it was given.
+pub(super) fn policy_in_force(given: Option<&Policy>, state: &State) -> Result<Policy> {
+    let recorded = state.policy().map(Policy::of_record).filter(|_| given.is_none());
+    if let Some(recorded) = recorded {
+        return refuse(&recorded.violations()).map(|()| recorded);
+    }
+    let policy = given.cloned().unwrap_or_default();
+    check_policy(&policy, state).map(|()| policy)
+}
+
 pub(super) fn check_policy(policy: &Policy, state: &State) -> Result<()> {
     let mut broken = policy.violations();
     broken.extend(policy.violations_against(state));
+    refuse(&broken)
+}
+
+fn refuse(broken: &[Violation]) -> Result<()> {
     if broken.is_empty() {
         return Ok(());
     }

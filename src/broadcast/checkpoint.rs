@@ -6,7 +6,6 @@
 //! control is trimmed to what the older of two that were read back covers.
 
 use std::sync::PoisonError;
-use std::time::Duration;
 
 use oncelog_format::control::{
     Body, CheckpointBegin, CheckpointEnd, CheckpointPart, ControlRecord, Entries, Entry,
@@ -17,6 +16,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::core::{Core, Guard, Inner};
 use super::deciding::DECISION_LEN;
+use super::freeing::Next;
 use super::options::Options;
 use super::refusal;
 use super::restore;
@@ -27,15 +27,20 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::log::{Log, Pending, Pin};
 use crate::lsn::Lsn;
 
-/// Entries that are taken under the lock at a time.
-const STEP_COUNT: usize = 128;
+/// Entries that are taken under the lock at a time: one where a checker of schedules lets others in
+/// between.
+const STEP_COUNT: usize = if cfg!(any(loom, shuttle)) { 1 } else { 128 };
 /// A checkpoint is due behind so many times its own size.
 const SIZE_FACTOR: u64 = 4;
-/// Bytes of records behind which a checkpoint may free space, whenever the next one is due.
-const FREEING_BYTES: u64 = 256 << 10;
 
-/// How long after one that failed another one may be tried to free space.
-const FREEING_PAUSE: Duration = Duration::from_secs(1);
+/// Why a checkpoint is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// It is due, or was asked for: none right behind another one.
+    Records,
+    /// Space is wanted: none that frees less than it takes.
+    Space,
+}
 
 /// A checkpoint that was read back and found whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +85,14 @@ impl Checkpoints {
         let from = restored.map_or(Lsn::FIRST, |restored| restored.covers.next());
         let pin = control.pin("checkpoint", from.max(control.oldest_lsn()))?;
         Ok(Self { whole: restored.into_iter().collect(), pin })
+    }
+
+    /// The first LSN that a restart from the older of two needs.
+    fn oldest_needed(&self) -> Option<Lsn> {
+        match self.whole[..] {
+            [older, _] => Some(older.covers.next()),
+            _ => None,
+        }
     }
 
     fn push(&mut self, checkpoint: Checkpoint) {
@@ -257,42 +270,45 @@ pub(crate) fn digest(state: &State) -> Result<[u8; 32]> {
     Ok(stream.hasher.finalize().into())
 }
 
-impl Core {
-    /// Bytes of records behind which a checkpoint frees more than it takes.
-    fn freeing_bytes(&self) -> u64 {
-        self.stream_bytes.saturating_mul(SIZE_FACTOR).max(FREEING_BYTES)
-    }
-}
-
 impl Inner {
-    /// Writes a checkpoint each time that one is due, until the broadcaster stops.
+    /// Writes a checkpoint each time that one is due, or frees space that is wanted, until the
+    /// broadcaster stops.
     pub(crate) fn checkpoint_all(&self) {
         let mut core = self.lock();
         while core.usable().is_ok() {
-            let may_free = core.unchecked_bytes >= core.freeing_bytes()
-                // Only behind another one, which was read back, is anything trimmed.
-                && core.stream_bytes > 0
-                && core.freeing_from <= self.monotonic();
-            let wants_space = std::mem::take(&mut core.wants_space) && may_free;
-            if core.unchecked_bytes < core.checkpoint_due_bytes && !wants_space {
-                core = self.turned.wait(core).unwrap_or_else(PoisonError::into_inner);
+            let is_due = core.unchecked_bytes >= core.checkpoint_due_bytes;
+            let next = if is_due { Next::Nothing } else { self.next_freeing(&mut core) };
+            if !is_due && matches!(next, Next::Nothing | Next::Wait(_)) {
+                core = self.rest_unchecked(core, next);
                 continue;
             }
             drop(core);
-            match self.checkpoint() {
-                Err(e) => {
-                    if e.kind() != ErrorKind::Closed {
-                        tracing::warn!(error = %e, "no checkpoint");
-                    }
-                    core = self.lock();
-                    // The next try is behind as many bytes again, or when space is asked for later.
+            let written = match next {
+                Next::Trim => self.trim_again(),
+                Next::Checkpoint => self.free_space().map(drop),
+                Next::Nothing | Next::Wait(_) => self.checkpoint().map(drop),
+            };
+            if let Err(e) = &written
+                && e.kind() != ErrorKind::Closed
+                && next != Next::Trim
+            {
+                tracing::warn!(error = %e, "no checkpoint");
+            }
+            core = self.lock();
+            match written {
+                Ok(()) => {}
+                Err(e) if next == Next::Trim => {
+                    self.keep_told(&mut core, Told::NotTrimmed(e));
+                    self.pause_freeing(&mut core);
+                }
+                Err(_) => {
+                    // The next try is behind as many bytes again, or when space is wanted later.
                     core.checkpoint_due_bytes = core
                         .unchecked_bytes
                         .saturating_add(core.stream_bytes.saturating_mul(SIZE_FACTOR))
                         .saturating_add(self.options.checkpoint_bytes);
-                    core.freeing_from = self.monotonic().saturating_add(FREEING_PAUSE);
+                    self.pause_freeing(&mut core);
                 }
-                Ok(_) => core = self.lock(),
             }
         }
     }
@@ -300,7 +316,12 @@ impl Inner {
     /// Writes a checkpoint, reads it back, and trims control; `None` when no record stands behind
     /// the last one.
     pub(crate) fn checkpoint(&self) -> Result<Option<Checkpoint>> {
-        let written = self.with_room(|| self.checkpoint_next());
+        self.checkpoint_for(Why::Records)
+    }
+
+    /// The same for a reason: for space there is one also right behind the last one.
+    pub(crate) fn checkpoint_for(&self, why: Why) -> Result<Option<Checkpoint>> {
+        let written = self.with_room(|| self.checkpoint_next(why));
         match &written {
             Ok(Some(checkpoint)) => {
                 let Checkpoint { covers, stream_bytes, .. } = *checkpoint;
@@ -314,13 +335,21 @@ impl Inner {
         written
     }
 
-    fn checkpoint_next(&self) -> Result<Option<Checkpoint>> {
+    fn checkpoint_next(&self, why: Why) -> Result<Option<Checkpoint>> {
         let mut known = self.checkpoints.lock().unwrap_or_else(PoisonError::into_inner);
         let mut core = self.lock_to_decide(DECISION_LEN);
         core.usable()?;
         let covers = self.store.control().next_lsn().get().saturating_sub(1);
         let last = known.whole.last().map_or(0, |last| last.end.get());
-        if covers == 0 || covers == last {
+        let is_wanted = match why {
+            Why::Records => covers != last,
+            Why::Space => self.is_freeing(&core),
+        };
+        if covers == last {
+            // What was counted beside the last one waits for the next record: none is due before.
+            core.unchecked_bytes = 0;
+        }
+        if covers == 0 || !is_wanted {
             return Ok(None);
         }
         let unchecked_bytes = std::mem::take(&mut core.unchecked_bytes);
@@ -340,21 +369,29 @@ impl Inner {
             core.unchecked_bytes = core.unchecked_bytes.saturating_add(unchecked_bytes);
         })?;
         known.push(checkpoint);
+        let oldest = known.oldest_needed();
         let promised = {
             let mut core = self.lock();
             core.checkpoint_due_bytes = due_bytes(&self.options, Some(&checkpoint));
             core.stream_bytes = checkpoint.stream_bytes;
+            core.freeing.checkpointed(checkpoint.covers, oldest);
             core.promised_bytes(0)
         };
         // Without space for a larger reserve the next checkpoint may be refused on a full disk.
         if let Err(e) = self.store.control().promise(promised) {
             self.keep_told(&mut self.lock(), Told::NoLargerReserve(e));
         }
-        if let [older, _] = known.whole[..] {
-            known.pin.advance(older.covers.next())?;
-            self.trim_control(older.covers.next())?;
+        if let Some(oldest) = oldest {
+            known.pin.advance(oldest)?;
+            self.trim_control(oldest)?;
         }
         Ok(Some(checkpoint))
+    }
+
+    /// Trims control once more to what no checkpoint needs; the refusal is the caller's.
+    fn trim_again(&self) -> Result<()> {
+        let known = self.checkpoints.lock().unwrap_or_else(PoisonError::into_inner);
+        known.oldest_needed().map_or(Ok(()), |oldest| self.store.control().trim(oldest))
     }
 
     /// Drops what no checkpoint needs; a refusal leaves it for the next time.
@@ -429,3 +466,6 @@ impl Inner {
         Ok(Checkpoint::of(&end, lsn))
     }
 }
+
+#[cfg(test)]
+mod tests;

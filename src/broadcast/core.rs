@@ -20,9 +20,10 @@ use super::age::Stall;
 use super::checkpoint::Checkpoints;
 use super::chunks::Begun;
 use super::counts::Counts;
+use super::freeing::Freeing;
 use super::holds::Hold;
 use super::kind::MessageType;
-use super::locks::{Claim, Holder, Locks};
+use super::locks::{Holder, Locks};
 use super::options::Options;
 use super::owed::Owed;
 use super::policy::Policy;
@@ -100,10 +101,8 @@ pub(crate) struct Core {
     pub(crate) stream_bytes: u64,
     /// Bytes that a checkpoint was expected to take that is being written; else 0.
     pub(crate) begun_bytes: u64,
-    /// New work found no space: a checkpoint may make some.
-    pub(crate) wants_space: bool,
-    /// From when on a checkpoint may be tried for that, on the monotonic clock.
-    pub(crate) freeing_from: Duration,
+    /// Space that a checkpoint may make.
+    pub(crate) freeing: Freeing,
     pub(crate) failed: Option<Arc<Error>>,
     /// What nobody was told yet, in order.
     pub(crate) told: Vec<Told>,
@@ -146,6 +145,8 @@ pub(crate) struct Run {
     /// Why it is parked and since when, durably.
     pub(crate) parked: Option<(String, u64)>,
     pub(crate) retries: u32,
+    /// Calls of its callback.
+    pub(crate) calls: u32,
     /// Steps that ended.
     pub(crate) tries: u64,
     /// The last of them was refused for space.
@@ -187,7 +188,7 @@ pub(crate) type Guard<'a> = MutexGuard<'a, Core>;
 
 /// When a caller stops waiting, on the monotonic clock.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Deadline(Option<Duration>);
+pub(crate) struct Deadline(pub(super) Option<Duration>);
 
 impl Deadline {
     /// Waits as long as it takes.
@@ -227,23 +228,6 @@ impl Inner {
     /// Refuses new work where nobody would do it.
     pub(crate) fn takes_work(&self) -> Result<()> {
         self.options.only.map_or(Ok(()), |only| Err(refusal::open_for(only)))
-    }
-
-    /// Waits to be told; false when the time was over before.
-    pub(crate) fn wait<'a>(
-        &self,
-        core: Guard<'a>,
-        condvar: &Condvar,
-        deadline: Deadline,
-    ) -> (Guard<'a>, bool) {
-        let Some(until) = deadline.0 else {
-            return (condvar.wait(core).unwrap_or_else(PoisonError::into_inner), true);
-        };
-        let left = until.saturating_sub(self.monotonic());
-        if left.is_zero() {
-            return (core, false);
-        }
-        (condvar.wait_timeout(core, left).unwrap_or_else(PoisonError::into_inner).0, true)
     }
 
     /// Decides: enqueues records in one batch and applies them.
@@ -311,14 +295,6 @@ impl Inner {
                 self.fail(core, Arc::clone(&cause));
                 Err(refusal::failed(&cause))
             }
-        }
-    }
-
-    /// Has space looked for where new work was refused for want of it.
-    pub(crate) fn note_refusal(&self, core: &mut Core, e: &Error) {
-        if e.kind() == ErrorKind::StoreFull {
-            core.wants_space = true;
-            self.turned.notify_all();
         }
     }
 
@@ -398,6 +374,10 @@ impl Inner {
     /// Has a worker take a task, at once or later.
     pub(crate) fn schedule(&self, core: &mut Core, id: BroadcastId, after: Duration) {
         core.due.insert((self.monotonic().saturating_add(after), id));
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::WorkUntold) {
+            return;
+        }
         self.work.notify_one();
     }
 
@@ -431,8 +411,7 @@ impl Core {
             checkpoint_due_bytes: u64::MAX,
             stream_bytes: 0,
             begun_bytes: 0,
-            wants_space: false,
-            freeing_from: Duration::ZERO,
+            freeing: Freeing::default(),
             failed: None,
             told: Vec::new(),
             closing: false,
@@ -482,18 +461,11 @@ impl Core {
             ending: false,
             parked: task.parked.clone(),
             retries: 0,
+            calls: 0,
             tries: 0,
             full: None,
             stalled: None,
             cell: Arc::default(),
         })
-    }
-
-    pub(crate) fn claim(&self, accepted: &Accepted, since_ms: u64) -> Claim {
-        Claim {
-            resources: accepted.header.resources.clone(),
-            message_type: accepted.message_type.clone(),
-            since_ms,
-        }
     }
 }

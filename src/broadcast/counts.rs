@@ -59,6 +59,16 @@ impl Count {
     }
 }
 
+/// How a wait for locks ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waited {
+    Got,
+    /// The caller's deadline was over.
+    TooLong,
+    /// There was no use in waiting, or no broadcaster any more.
+    Refused,
+}
+
 /// Callers that waited.
 #[derive(Debug, Default)]
 struct Waits {
@@ -66,6 +76,7 @@ struct Waits {
     micros: Count,
     micros_max: Count,
     timeouts: Count,
+    refused: Count,
 }
 
 /// Broadcasts of one type.
@@ -89,6 +100,8 @@ pub(crate) struct Counts {
     pub(crate) key_hits: Count,
     pub(crate) key_misses: Count,
     pub(crate) key_conflicts: Count,
+    pub(crate) key_warnings: Count,
+    pub(crate) acks_ignored: Count,
     errors: [Count; KINDS.len()],
     other_errors: Count,
     locks: Waits,
@@ -149,13 +162,17 @@ impl Counts {
         if *ending == Outcome::Done { of_type.done.one() } else { of_type.failed.one() }
     }
 
-    /// A request that had to wait for its locks waited so long; `got` says whether it has them.
-    pub(crate) fn waited_for_locks(&self, time: Duration, got: bool) {
+    /// A request that had to wait for its locks waited so long.
+    pub(crate) fn waited_for_locks(&self, time: Duration, ended: Waited) {
         let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         self.locks.count.one();
         self.locks.micros.add(micros);
         self.locks.micros_max.at_least(micros);
-        self.locks.timeouts.add(u64::from(!got));
+        match ended {
+            Waited::Got => {}
+            Waited::TooLong => self.locks.timeouts.one(),
+            Waited::Refused => self.locks.refused.one(),
+        }
     }
 
     /// A checkpoint of so many bytes was written and read back.
@@ -190,6 +207,7 @@ impl Counts {
             hits: self.key_hits.now(),
             misses: self.key_misses.now(),
             conflicts: self.key_conflicts.now(),
+            warnings: self.key_warnings.now(),
             errors: all.map(|(name, count)| (name, count.now())).filter(|(_, n)| *n > 0).collect(),
         }
     }
@@ -200,6 +218,7 @@ impl Counts {
             time: Duration::from_micros(self.locks.micros.now()),
             longest: Duration::from_micros(self.locks.micros_max.now()),
             timeouts: self.locks.timeouts.now(),
+            refused: self.locks.refused.now(),
             waiting: u64::try_from(waiting).unwrap_or(u64::MAX),
         }
     }

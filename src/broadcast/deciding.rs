@@ -1,14 +1,12 @@
 //! The lock of who decides, taken when control has room for what is decided.
 //!
 //! Records are handed over under the lock, and where control has to write or to roll first, that
-//! takes syncs. Whoever decides something of a broadcast, of a job or of a checkpoint waits for
-//! them before, so that nobody who only looks waits for a disk.
+//! takes syncs. Whoever decides anything waits for them before, so that nobody who only looks waits
+//! for a disk. Only the policy of an open is decided without: nobody has the broadcaster yet.
 //!
-//! These decide without, as they are rare and small: vchannels and collections that are made or
-//! changed by themselves, a policy, an accepted window, a rebased clock. And these wait under the
-//! lock all the same: whoever found the room taken [`ROOM_TRIES`] times, whose records are larger
-//! than he said, or who ends work where there is no space for another segment and takes the
-//! reserve.
+//! These wait under the lock all the same: whoever found the room taken [`ROOM_TRIES`] times, whose
+//! records are larger than he said, or who ends work where there is no space for another segment
+//! and takes the reserve.
 
 use super::core::{Core, Guard, Inner};
 

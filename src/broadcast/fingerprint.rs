@@ -2,30 +2,158 @@
 //!
 //! A digest is keyed by the scope, so that equal values under different keys look different, and
 //! covers the field's name. An empty value is an absent field.
+//!
+//! A canonical form has a version. A request is compared in the version that its key was accepted
+//! in, whatever this one would state of a new one: [`Asked::differences`] is the one place.
+
+use std::borrow::Cow;
 
 use oncelog_format::message::{Fingerprint, FingerprintField, Resource, Scope};
 use sha2::{Digest, Sha256};
 
+use super::canonical_json::canonical_json;
+use super::kind::PayloadForm;
+use super::refusal;
 use super::request::{Identity, Request};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Version of the canonical form and of the digest.
-const VERSION: u32 = 1;
+/// The canonical form whose payload is bytes.
+const OF_BYTES: u32 = 1;
 
-/// Separates these digests from any other use of the hash.
-const DOMAIN: &[u8] = b"oncelog fingerprint 1";
+/// The one whose payload is the canonical form of JSON.
+const OF_JSON: u32 = 2;
+
+/// What a field is named that differs by the version alone, of one that nobody here can compute.
+const VERSION_FIELD: &str = "version";
 
 /// Room for the scope of most keys, so that none of them moves as it is encoded.
 const KEY_LEN: usize = 256;
 
-/// Digests what a request asks for; `resources` are its keys, sorted and unique.
-pub(crate) fn fingerprint(request: &Request, resources: &[Resource]) -> Result<Fingerprint> {
+/// A request, and what makes another one the same.
+#[derive(Debug)]
+pub(crate) struct Asked<'a> {
+    pub(crate) request: &'a Request,
+    /// Its keys, sorted and unique.
+    pub(crate) resources: Vec<Resource>,
+    /// As it is stated where the request is accepted.
+    pub(crate) print: Fingerprint,
+    /// Its type answers a request that differs from the original as the original, and says so.
+    pub(crate) warns: bool,
+    /// Why its payload is none of its type.
+    malformed: Option<String>,
+}
+
+/// A fingerprint that a request was accepted with, wherever it is kept.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stated<'a> {
+    pub(crate) version: u32,
+    pub(crate) fields: Fields<'a>,
+}
+
+/// Its fields.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Fields<'a> {
+    Whole(&'a [FingerprintField]),
+    /// Names and, one behind the other, their digests.
+    Apart(&'a [String], &'a [[u8; 32]]),
+}
+
+impl<'a> Asked<'a> {
+    pub(crate) fn new(
+        request: &'a Request,
+        resources: Vec<Resource>,
+        form: PayloadForm,
+    ) -> Result<Self> {
+        let (version, payload, malformed) = match form {
+            PayloadForm::Bytes => (OF_BYTES, Cow::Borrowed(&*request.payload), None),
+            PayloadForm::Json => {
+                let canonical = canonical_json(&request.payload);
+                let malformed = canonical.as_ref().err().map(ToString::to_string);
+                let version = match request.identity {
+                    Identity::Whole => OF_JSON,
+                    Identity::Fields(_) => OF_BYTES,
+                };
+                (version, of_json(canonical, request), malformed)
+            }
+        };
+        let print = fingerprint(request, &resources, (version, &payload))?;
+        Ok(Self { request, resources, print, warns: false, malformed })
+    }
+
+    /// Refuses a payload that is none of its type.
+    pub(crate) fn check_payload(&self) -> Result<()> {
+        match &self.malformed {
+            None => Ok(()),
+            Some(why) => Err(refusal::invalid(format!("the payload of a type of JSON is {why}"))),
+        }
+    }
+
+    /// The names of the fields in which this request differs from the one that was accepted with a
+    /// fingerprint, sorted; none where it is the same. This is where fingerprints are compared,
+    /// whatever keeps the accepted one.
+    pub(crate) fn differences(&self, stated: Stated<'_>) -> Result<Vec<String>> {
+        let of = |version, payload: &[u8]| {
+            fingerprint(self.request, &self.resources, (version, payload)).map(Cow::Owned)
+        };
+        let payload = &self.request.payload;
+        let print = match stated.version {
+            version if version == self.print.version => Cow::Borrowed(&self.print),
+            OF_BYTES => of(OF_BYTES, payload)?,
+            OF_JSON => of(OF_JSON, &of_json(canonical_json(payload), self.request))?,
+            _ => return Ok(vec![VERSION_FIELD.to_owned()]),
+        };
+        let ours = print.fields.iter().map(|field| (field.name.as_str(), &field.digest));
+        if stated.fields().eq(ours) {
+            return Ok(Vec::new());
+        }
+        Ok(stated.whole().differing_fields(&print))
+    }
+}
+
+impl<'a> Stated<'a> {
+    fn fields(&self) -> impl Iterator<Item = (&'a str, &'a [u8; 32])> {
+        let (whole, apart) = match self.fields {
+            Fields::Whole(fields) => (Some(fields), None),
+            Fields::Apart(names, digests) => (None, Some(names.iter().zip(digests))),
+        };
+        let whole = whole.into_iter().flatten().map(|field| (field.name.as_str(), &field.digest));
+        whole.chain(apart.into_iter().flatten().map(|(name, digest)| (name.as_str(), digest)))
+    }
+
+    /// As it was stated.
+    pub(crate) fn whole(&self) -> Fingerprint {
+        let field = |(name, digest): (&str, &[u8; 32])| FingerprintField {
+            name: name.to_owned(),
+            digest: *digest,
+        };
+        Fingerprint { version: self.version, fields: self.fields().map(field).collect() }
+    }
+}
+
+impl<'a> From<&'a Fingerprint> for Stated<'a> {
+    fn from(print: &'a Fingerprint) -> Self {
+        Self { version: print.version, fields: Fields::Whole(&print.fields) }
+    }
+}
+
+/// The payload that stands for one of JSON. What is none is like no form of any: it is itself.
+fn of_json(canonical: Result<Vec<u8>>, request: &Request) -> Cow<'_, [u8]> {
+    canonical.map_or(Cow::Borrowed(&request.payload), Cow::Owned)
+}
+
+/// Digests what a request asks for, in a version of the canonical form, with its payload in that;
+/// `resources` are its keys, sorted and unique.
+fn fingerprint(
+    request: &Request,
+    resources: &[Resource],
+    (version, payload): (u32, &[u8]),
+) -> Result<Fingerprint> {
     let mut key = Vec::with_capacity(KEY_LEN);
     if let Some(scope) = &request.scope {
         encode_scope(scope, &mut key)?;
     }
     let mut fields = Vec::new();
-    let keyed = keyed(&key);
+    let keyed = keyed(version, &key);
     let mut field = |name: &str, value: &[u8]| {
         if !value.is_empty() {
             let digest = digest(keyed.clone(), name, value);
@@ -35,7 +163,7 @@ pub(crate) fn fingerprint(request: &Request, resources: &[Resource]) -> Result<F
     match &request.identity {
         Identity::Fields(named) => named.iter().for_each(|(name, value)| field(name, value)),
         Identity::Whole => {
-            field("payload", &request.payload);
+            field("payload", payload);
             for (name, value) in &request.properties {
                 field(&format!("property {name}"), value);
             }
@@ -44,7 +172,7 @@ pub(crate) fn fingerprint(request: &Request, resources: &[Resource]) -> Result<F
         }
     }
     fields.sort();
-    Ok(Fingerprint { version: VERSION, fields })
+    Ok(Fingerprint { version, fields })
 }
 
 pub(crate) fn encode_scope(scope: &Scope, out: &mut Vec<u8>) -> Result<()> {
@@ -54,9 +182,11 @@ pub(crate) fn encode_scope(scope: &Scope, out: &mut Vec<u8>) -> Result<()> {
 }
 
 /// What all digests under a key begin with.
-fn keyed(key: &[u8]) -> Sha256 {
+fn keyed(version: u32, key: &[u8]) -> Sha256 {
     let mut hash = Sha256::new();
-    [DOMAIN, key].into_iter().for_each(|part| hash_part(&mut hash, part));
+    // It separates these digests from any other use of the hash.
+    let domain = format!("oncelog fingerprint {version}");
+    [domain.as_bytes(), key].into_iter().for_each(|part| hash_part(&mut hash, part));
     hash
 }
 
@@ -114,12 +244,24 @@ mod tests {
         Request::new("Noop", Some(scope), vec!["a".into(), "b".into()], b"p".to_vec())
     }
 
+    fn print(request: &Request, form: PayloadForm) -> Fingerprint {
+        Asked::new(request, request.resources.clone(), form).unwrap().print
+    }
+
     #[track_caller]
     fn check(change: impl FnOnce(&mut Request), differs: &[&str]) {
         let (original, mut other) = (request("k"), request("k"));
         change(&mut other);
-        let of = |request: &Request| fingerprint(request, &request.resources).unwrap();
-        assert_eq!(of(&original).differing_fields(&of(&other)), differs);
+        for form in [PayloadForm::Bytes, PayloadForm::Json] {
+            let asked = Asked::new(&other, other.resources.clone(), form).unwrap();
+            let stated = print(&original, form);
+            assert_eq!(asked.differences(Stated::from(&stated)).unwrap(), differs);
+            let names: Vec<String> = stated.fields.iter().map(|f| f.name.clone()).collect();
+            let digests: Vec<[u8; 32]> = stated.fields.iter().map(|f| f.digest).collect();
+            let fields = Fields::Apart(&names, &digests);
+            let apart = Stated { version: stated.version, fields };
+            assert_eq!(asked.differences(apart).unwrap(), differs);
+        }
     }
 
     #[test]
@@ -141,15 +283,47 @@ mod tests {
         let one = request("k").identity(Identity::Fields(fields.clone()));
         let mut two = request("k").identity(Identity::Fields(fields));
         two.payload = b"other".to_vec();
-        let of = |request: &Request| fingerprint(request, &[]).unwrap();
+        let of = |request: &Request| print(request, PayloadForm::Bytes);
         assert_eq!(of(&one), of(&two));
+        assert_eq!(print(&one, PayloadForm::Json), of(&one));
         two.identity = Identity::Fields(BTreeMap::new());
         assert_eq!(of(&one).differing_fields(&of(&two)), ["files"]);
     }
 
     #[test]
+    fn a_request_is_compared_in_the_version_that_its_key_was_accepted_in() {
+        let (one, other) = (r#"{"a":1,"b":2}"#, r#"{ "b": 2.0, "a": 1 }"#);
+        let of = |payload: &str| Request { payload: payload.into(), ..request("k") };
+        let differs = |stated: (&str, PayloadForm), asked: (&str, PayloadForm)| {
+            let (stated, asked) = ((of(stated.0), stated.1), (of(asked.0), asked.1));
+            let stated = print(&stated.0, stated.1);
+            let asked = Asked::new(&asked.0, Vec::new(), asked.1).unwrap();
+            asked.differences(Stated::from(&stated)).unwrap()
+        };
+        let (bytes, json) = (PayloadForm::Bytes, PayloadForm::Json);
+        let none: [&str; 0] = [];
+        assert_eq!(differs((one, json), (other, json)), none);
+        assert_eq!(differs((one, bytes), (other, bytes)), ["payload"]);
+        // The type says so, or says so no longer, since another release.
+        assert_eq!(differs((one, bytes), (one, json)), none);
+        assert_eq!(differs((one, bytes), (other, json)), ["payload"]);
+        assert_eq!(differs((one, json), (other, bytes)), none);
+        assert_eq!(differs((one, json), ("p", bytes)), ["payload"]);
+        assert_eq!(differs(("p", json), ("p", json)), none);
+    }
+
+    #[test]
+    fn a_version_that_cannot_be_computed_is_the_field_that_differs() {
+        let asked = request("k");
+        let mut stated = print(&asked, PayloadForm::Bytes);
+        stated.version = 3;
+        let asked = Asked::new(&asked, Vec::new(), PayloadForm::Bytes).unwrap();
+        assert_eq!(asked.differences(Stated::from(&stated)).unwrap(), ["version"]);
+    }
+
+    #[test]
     fn the_same_payload_under_another_key_has_another_digest() {
-        let of = |key: &str| fingerprint(&request(key), &[]).unwrap();
+        let of = |key: &str| print(&request(key), PayloadForm::Bytes);
         assert_ne!(of("a"), of("b"));
     }
 
@@ -157,7 +331,10 @@ mod tests {
     fn digests_are_those_that_the_specification_states() {
         let spec = include_str!("../../SPEC.md");
         let asked = request("k");
-        for field in fingerprint(&asked, &[]).unwrap().fields {
+        let mut json = request("k");
+        json.payload = br#"{"b": 1.50, "a": [1e1]}"#.to_vec();
+        let both = [print(&asked, PayloadForm::Bytes), print(&json, PayloadForm::Json)];
+        for field in both.into_iter().flat_map(|print| print.fields) {
             let hex: String = field.digest.iter().map(|byte| format!("{byte:02x}")).collect();
             let value = format!("`{}` is `{hex}`", field.name);
             assert!(spec.contains(&value), "SPEC 13.2 does not say that {value}");

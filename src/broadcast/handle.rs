@@ -65,7 +65,13 @@ impl Handle {
         let is_first = {
             let mut core = self.inner.lock();
             let was_closing = std::mem::replace(&mut core.closing, true);
-            self.inner.wake_all(&core);
+            #[cfg(not(planted))]
+            let wakes = true;
+            #[cfg(planted)]
+            let wakes = !crate::planted::is_active(crate::planted::Bug::CloseLeavesCallers);
+            if wakes {
+                self.inner.wake_all(&core);
+            }
             !was_closing
         };
         if is_first {
@@ -96,6 +102,12 @@ impl Handle {
         }
         let threads =
             std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        #[cfg(planted)]
+        let threads = if crate::planted::is_active(crate::planted::Bug::CloseUnjoined) {
+            Vec::new()
+        } else {
+            threads
+        };
         for thread in threads {
             // A callback that drops the last handle runs on one of them.
             if thread.thread().id() != thread::current().id() && thread.join().is_err() {

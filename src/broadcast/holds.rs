@@ -16,6 +16,7 @@ use super::locks::{Claim, Holder};
 use super::owed::Promise;
 use super::refusal;
 use super::room;
+use super::state::{job_name, task_name};
 use crate::channel::{ChannelLog, ChannelPin};
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
@@ -54,7 +55,7 @@ impl Inner {
         copies: &[(String, u64)],
     ) -> Result<(Vec<Hold>, Vec<PchannelEnd>)> {
         let header = &accepted.header;
-        let name = format!("broadcast {}", header.id);
+        let name = task_name(header.id);
         let ending = match accepted.job {
             JobLink::Starts => Promise::of_ending(&self.store, &core.state, accepted)?,
             _ => Promise::default(),
@@ -113,13 +114,9 @@ impl Inner {
         if run.acked_at.is_some_and(|lsn| self.store.control().durable_lsn() < Some(lsn)) {
             return;
         }
-        let Some(task) = state.task(id) else { return };
-        let copies = run.accepted.header.vchannels.iter().zip(&task.acks);
-        let missing = copies.filter(|(_, ack)| ack.is_none());
-        let missing: Vec<&str> =
-            missing.filter_map(|(vchannel, _)| state.pchannel_of(vchannel)).collect();
+        let needed = state.ends_needed(id);
         run.holds.retain(|hold| {
-            let stays = missing.contains(&hold.pchannel.as_str());
+            let stays = needed.iter().any(|end| end.pchannel == hold.pchannel);
             if !stays {
                 owed.copies_end(hold);
             }
@@ -305,7 +302,7 @@ fn hold_again(store: &Store, core: &mut Core, id: BroadcastId) -> Result<()> {
     let missing: Vec<&String> =
         copies.filter(|(_, ack)| ack.is_none()).map(|(vchannel, _)| vchannel).collect();
     let mut holds: Vec<Hold> = Vec::new();
-    for end in &accepted.ends {
+    for end in core.state.ends_needed(id) {
         let of_this =
             |vchannel: &&&String| core.state.pchannel_of(vchannel) == Some(end.pchannel.as_str());
         let missing = missing.iter().filter(of_this);
@@ -316,10 +313,8 @@ fn hold_again(store: &Store, core: &mut Core, id: BroadcastId) -> Result<()> {
                 super::copies::copy_bytes(&**channel, &accepted, core.state.term(), vchannel)?;
             bytes = bytes.saturating_add(copy);
         }
-        if bytes > 0 {
-            let pin = channel.pin(&format!("broadcast {id}"), Lsn::new(end.next_lsn))?;
-            holds.push(Hold { pchannel: end.pchannel.clone(), pin, bytes });
-        }
+        let pin = channel.pin(&task_name(id), Lsn::new(end.next_lsn))?;
+        holds.push(Hold { pchannel: end.pchannel, pin, bytes });
     }
     if let Some(run) = core.runs.get_mut(&id) {
         run.holds = holds;
@@ -339,7 +334,7 @@ fn hold_plan(store: &Store, core: &mut Core, job: BroadcastId) -> Result<()> {
     let mut pins = Vec::new();
     for end in plan.iter().flat_map(|plan| &plan.from) {
         let Some(channel) = store.channel(&end.pchannel) else { continue };
-        let pin = channel.pin(&format!("job {job}"), Lsn::new(end.next_lsn))?;
+        let pin = channel.pin(&job_name(job), Lsn::new(end.next_lsn))?;
         pins.push((end.pchannel.clone(), pin));
     }
     if !pins.is_empty() {

@@ -19,8 +19,8 @@ use super::core::{Core, Inner};
 use super::deciding::DECISION_LEN;
 use super::ends;
 use super::refusal;
-use super::state::Job;
-use crate::channel::{ChannelLog, Outgoing, Position};
+use super::state::{Job, job_name};
+use crate::channel::{ChannelLog, ChannelPin, Outgoing, Position};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 
@@ -77,8 +77,7 @@ impl Jobs {
     /// Says whether a job of this identity may have been and is forgotten.
     #[must_use]
     pub fn is_forgotten(&self, job: BroadcastId) -> bool {
-        let core = self.inner.lock();
-        job < core.state.next_id() && job.0 > 0 && core.state.job(job).is_none()
+        self.inner.lock().state.may_have_had_job(job)
     }
 
     /// Returns all jobs that are known, by identity.
@@ -113,36 +112,9 @@ impl Jobs {
         self.inner.update_collection(collection)
     }
 
-    /// Reads where the pchannels of a job's vchannels end, and pins them from there until the job
-    /// is over.
-    ///
-    /// # Errors
-    ///
-    /// `InvalidInput` for an unknown job, `Closed`.
-    pub fn pin_ends(&self, job: BroadcastId) -> Result<Vec<PchannelEnd>> {
-        let mut core = self.inner.lock();
-        core.usable()?;
-        let state = running(&core, job)?;
-        let mut ends: Vec<PchannelEnd> = Vec::new();
-        let mut pinned = Vec::new();
-        for vchannel in &state.accepted.header.vchannels {
-            let channel = self.inner.channel_of(&core.state, vchannel)?;
-            let pchannel = core.state.pchannel_of(vchannel).unwrap_or_default();
-            if ends.iter().any(|end| end.pchannel == pchannel) {
-                continue;
-            }
-            let pin = channel.pin(&format!("job {job}"), None)?;
-            ends.push(PchannelEnd { pchannel: pchannel.to_owned(), next_lsn: pin.lsn().get() });
-            pinned.push((pchannel.to_owned(), pin));
-        }
-        let pins = core.plan_pins.entry(job).or_default();
-        // What an earlier call pinned is older.
-        pinned.retain(|(pchannel, _)| !pins.iter().any(|(name, _)| name == pchannel));
-        pins.append(&mut pinned);
-        Ok(ends)
-    }
-
-    /// Records the plan of the current attempt.
+    /// Records the plan of the current attempt, and where the pchannels of the job's vchannels end:
+    /// they are pinned from there until the job is over. Returns those ends, which stand in the
+    /// record whatever `plan` says of them.
     ///
     /// # Errors
     ///
@@ -152,18 +124,24 @@ impl Jobs {
     /// # Durability
     ///
     /// Durable when this returns `Ok`; unknown after `Poisoned`.
-    pub fn plan(&self, plan: JobPlan) -> Result<()> {
-        let plan = Arc::new(plan);
-        let (pending, _) = self.inner.with_room(|| {
+    pub fn plan(&self, plan: JobPlan) -> Result<Vec<PchannelEnd>> {
+        let (pending, ends) = self.inner.with_room(|| {
             let mut core = self.inner.lock_to_take_in(plan_len(&plan) + DECISION_LEN);
             core.usable()?;
             let job = attempt_of(&core, plan.job, plan.attempt)?;
             if job.plan.is_some() {
                 return Err(refusal::invalid(format!("job {} is planned", plan.job)));
             }
-            self.inner.hand_over(&mut core, vec![Body::JobPlan(Arc::clone(&plan))])
+            // Under the lock: there is a pin exactly where there is a plan, and a refusal lets go.
+            let pins = self.inner.pin_ends(&core, job)?;
+            let from: Vec<PchannelEnd> = pins.iter().map(end_of).collect();
+            let record = Arc::new(JobPlan { from: from.clone(), ..plan.clone() });
+            let (pending, _) = self.inner.hand_over(&mut core, vec![Body::JobPlan(record)])?;
+            core.plan_pins.insert(plan.job, pins);
+            Ok((pending, from))
         })?;
-        self.inner.settle(pending)
+        self.inner.settle(pending)?;
+        Ok(ends)
     }
 
     /// Records how far the current attempt is; a reason that no record takes is cut.
@@ -242,7 +220,8 @@ impl Jobs {
             })?;
             outgoing.push(Outgoing { properties, payload: &message.payload });
         }
-        channel.enqueue(&outgoing)?.wait()
+        let refused = |e: &Error| self.inner.note_refusal(&mut self.inner.lock(), e);
+        channel.enqueue(&outgoing).inspect_err(refused)?.wait()
     }
 
     /// Returns log time in milliseconds since 1970 UTC.
@@ -250,6 +229,25 @@ impl Jobs {
     pub fn now_ms(&self) -> u64 {
         self.inner.time().wall_ms()
     }
+}
+
+impl Inner {
+    /// Pins the pchannels of a job's vchannels where they end.
+    fn pin_ends(&self, core: &Core, job: &Job) -> Result<Vec<(String, ChannelPin)>> {
+        let mut pins: Vec<(String, ChannelPin)> = Vec::new();
+        for vchannel in &job.accepted.header.vchannels {
+            let channel = self.channel_of(&core.state, vchannel)?;
+            let pchannel = core.state.pchannel_of(vchannel).unwrap_or_default();
+            if pins.iter().all(|(name, _)| name != pchannel) {
+                pins.push((pchannel.to_owned(), channel.pin(&job_name(job.id()), None)?));
+            }
+        }
+        Ok(pins)
+    }
+}
+
+fn end_of((pchannel, pin): &(String, ChannelPin)) -> PchannelEnd {
+    PchannelEnd { pchannel: pchannel.clone(), next_lsn: pin.lsn().get() }
 }
 
 /// Bytes that a plan takes beside names of usual lengths, about.

@@ -67,6 +67,9 @@ pub struct KeyInfo {
     /// Of an unknown key: it was accepted before, as far as filters can tell, which are wrong about
     /// one key in a few hundred that was not, and do not know the oldest of a long history.
     pub probably_seen: bool,
+    /// A process that has the store open may find it in another state: whether its window is over
+    /// depends on whether that process believes the wall clock by now.
+    pub unsure: bool,
 }
 
 /// Follows the keys of a principal through the records.
@@ -165,7 +168,7 @@ impl KeyHistory {
         }
     }
 
-    /// Returns what is known at `at_ms`.
+    /// Returns what is known at `at_ms`, by the state at that time.
     #[must_use]
     pub fn into_keys(self, state: &State, at_ms: u64) -> Vec<KeyInfo> {
         if let (true, Some(key)) = (self.newest.is_empty(), &self.key) {
@@ -179,6 +182,7 @@ impl KeyHistory {
                 expires_at_ms: None,
                 cause: None,
                 probably_seen: state.seen().holds(&self.principal, key, None),
+                unsure: false,
             }];
         }
         let info = |(scope, seen): (Scope, Seen)| {
@@ -217,6 +221,7 @@ impl Seen {
             expires_at_ms: over_at_ms.filter(|_| self.firm),
             cause,
             probably_seen: true,
+            unsure: false,
         }
     }
 }
@@ -231,12 +236,17 @@ pub struct WindowSummary {
     pub count_max: u64,
     /// The lifetime that the policy promises, in milliseconds.
     pub lifetime_ms: u64,
-    /// For how long back a key that was done is surely known, in milliseconds.
+    /// Keys that count beyond that, as a policy with `history = "warn"` allows.
+    pub beyond_count: usize,
+    /// For how long back a key that was done is surely known, whoever's it is, in milliseconds.
     pub effective_ms: u64,
     /// Keys that were dropped because their window was over.
     pub expired_count: u64,
     /// Keys that were dropped to make room.
     pub evicted_count: u64,
+    /// A process that has the store open may find another number of keys: it may not believe the
+    /// wall clock by now.
+    pub unsure: bool,
 }
 
 impl WindowSummary {
@@ -246,13 +256,17 @@ impl WindowSummary {
         let default = Policy::default().record();
         let policy = state.policy().unwrap_or(&default);
         let window = state.window();
+        let live_count = window.live_count(at_ms);
+        let bound = usize::try_from(policy.window_count_max).unwrap_or(usize::MAX);
         Self {
-            live_count: window.live_count(at_ms),
+            live_count,
+            beyond_count: live_count.saturating_sub(bound),
             count_max: policy.window_count_max,
             lifetime_ms: policy.window_lifetime_ms,
             effective_ms: window.effective_ms(policy.window_lifetime_ms, at_ms),
             expired_count: window.expired_count(),
             evicted_count: window.evicted_count(),
+            unsure: false,
         }
     }
 }

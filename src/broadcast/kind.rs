@@ -44,6 +44,45 @@ pub enum Role {
     EndsJob,
 }
 
+/// What a request is told whose key was accepted for another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnConflict {
+    /// `Conflict`, which names the fields that differ.
+    Refuse,
+    /// The answer of the original, which names them: [`Answer::differs`](super::Answer::differs).
+    Warn,
+}
+
+/// What the payloads of a type are, when two of them are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PayloadForm {
+    /// Bytes: two payloads are the same exactly if their bytes are.
+    Bytes,
+    /// JSON: two payloads are the same exactly if their canonical forms are, whatever the order of
+    /// their names and the forms of their numbers; see
+    /// [`canonical_json`](super::canonical_json()). A new request with any other payload is
+    /// refused. It is for comparison alone: what is sent is what the caller gave.
+    Json,
+}
+
+/// How an attempt of a job is to end, before that is accepted.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct JobEnding<'a> {
+    /// The acceptance that started the job.
+    pub job: &'a Accepted,
+    /// Its attempt.
+    pub attempt: u32,
+    /// Name of the type that is to end it.
+    pub message_type: &'a str,
+    /// Committed or aborted.
+    pub commit: bool,
+    /// The payload of every copy.
+    pub payload: &'a [u8],
+}
+
 /// A task whose copies stand on every vchannel, as its callback sees it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -52,7 +91,8 @@ pub struct Task {
     pub accepted: Arc<Accepted>,
     /// Where each vchannel's copy stands.
     pub channels: BTreeMap<String, Position>,
-    /// How often the callback was called before since this process opened the store.
+    /// How often the callback was called for it before, since this process opened the store; those
+    /// calls count that panicked, and those before a park.
     pub attempts: u32,
 }
 
@@ -105,6 +145,21 @@ pub trait MessageType: fmt::Debug + Send + Sync + 'static {
         Role::Plain
     }
 
+    /// Says what its payloads are when two of them are compared: bytes, unless the type says
+    /// otherwise. It says the same each time. Named fields ([`Identity::Fields`](super::Identity))
+    /// are bytes in any case, and a caller makes those canonical himself.
+    ///
+    /// A release may change it: a key is compared in the form that it was accepted in.
+    fn payload_form(&self) -> PayloadForm {
+        PayloadForm::Bytes
+    }
+
+    /// Says what becomes of a request whose key was accepted for another one. A type that starts or
+    /// ends jobs refuses it: opening a broadcaster takes no other.
+    fn on_conflict(&self) -> OnConflict {
+        OnConflict::Refuse
+    }
+
     /// Checks a request that no accepted key answers; no lock is held, and it may block.
     ///
     /// # Errors
@@ -122,6 +177,17 @@ pub trait MessageType: fmt::Debug + Send + Sync + 'static {
     /// Any error refuses the request and consumes nothing.
     fn recheck(&self, request: &Request, state: &State) -> Result<()> {
         let _ = (request, state);
+        Ok(())
+    }
+
+    /// Checks how an attempt is to end: asked of the type that started the job and of the one that
+    /// is to end it; no lock is held.
+    ///
+    /// # Errors
+    ///
+    /// Any error refuses the ending, and the attempt goes on.
+    fn check_end(&self, ending: &JobEnding<'_>) -> Result<()> {
+        let _ = ending;
         Ok(())
     }
 
@@ -151,14 +217,20 @@ pub trait MessageType: fmt::Debug + Send + Sync + 'static {
     fn close(&self) {}
 }
 
-/// Refuses a name that no record can carry.
-pub(super) fn check_name(name: &str) -> Result<()> {
+/// Refuses a type whose name no record can carry, and one of jobs that takes other requests for
+/// theirs.
+pub(super) fn check(kind: &dyn MessageType) -> Result<()> {
+    let name = kind.name();
     let len = u32::try_from(name.len()).unwrap_or(u32::MAX);
-    if (1..=TYPE_NAME_LEN_MAX).contains(&len) {
-        return Ok(());
+    if !(1..=TYPE_NAME_LEN_MAX).contains(&len) {
+        let what = format!("the name of a type has {len} bytes: expected 1 to {TYPE_NAME_LEN_MAX}");
+        return Err(Error::new(ErrorKind::InvalidInput, what));
     }
-    let what = format!("the name of a type has {len} bytes: expected 1 to {TYPE_NAME_LEN_MAX}");
-    Err(Error::new(ErrorKind::InvalidInput, what))
+    if kind.role() != Role::Plain && kind.on_conflict() != OnConflict::Refuse {
+        let what = format!("{name} starts or ends jobs: expected one that refuses a conflict");
+        return Err(Error::new(ErrorKind::InvalidInput, what));
+    }
+    Ok(())
 }
 
 /// A broadcast without an effect, for tests and scripts.

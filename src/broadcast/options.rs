@@ -20,35 +20,39 @@ const WORKER_COUNT: usize = 8;
 /// How a broadcaster is opened.
 #[derive(Clone, Debug)]
 pub struct Options {
-    pub(crate) policy: Policy,
+    /// `None` leaves the one in force that was recorded last.
+    pub(crate) policy: Option<Policy>,
     pub(crate) types: Vec<Arc<dyn MessageType>>,
     pub(crate) job_slots_max: usize,
     pub(crate) worker_count: usize,
     pub(crate) checkpoint_bytes: u64,
     pub(crate) open_bytes_max: u64,
     pub(crate) only: Option<BroadcastId>,
+    pub(crate) sweeps: bool,
 }
 
 impl Options {
-    /// The default policy, no type but [`super::Noop`], 1,024 job slots, 8 workers, a checkpoint
-    /// behind 64 MiB of control records.
+    /// The policy that the store has recorded, no type but [`super::Noop`], 1,024 job slots, 8
+    /// workers, a checkpoint behind 64 MiB of control records.
     #[must_use]
     pub fn new() -> Self {
         Self {
-            policy: Policy::default(),
+            policy: None,
             types: Vec::new(),
             job_slots_max: JOB_SLOTS_MAX,
             worker_count: WORKER_COUNT,
             checkpoint_bytes: CHECKPOINT_BYTES,
             open_bytes_max: OPEN_BYTES_MAX,
             only: None,
+            sweeps: true,
         }
     }
 
-    /// Sets the retention policy.
+    /// Sets the retention policy. Without it the one that was recorded last stays in force, and in
+    /// a store that has none the default is.
     #[must_use]
     pub fn policy(mut self, policy: Policy) -> Self {
-        self.policy = policy;
+        self.policy = Some(policy);
         self
     }
 
@@ -83,11 +87,11 @@ impl Options {
     }
 
     /// Sets the most bytes that unfinished work carries: tasks that are not done and jobs that are
-    /// not over, with payloads, properties and plans; 512 MiB by default, which is the most. New
-    /// work above that, a job that is tried again too, is refused with `StoreFull` until some of it
-    /// is done: room is kept on the disk for a checkpoint that holds all of it. A checkpoint also
-    /// holds the keys of the window, and jobs that are over until they are retired: where all of it
-    /// outgrows the largest reserve, 1 GiB, new work is refused as well.
+    /// not over, with payloads, properties and plans; at least 1, and 512 MiB by default, which is
+    /// the most. New work above that, a job that is tried again too, is refused with `StoreFull`
+    /// until some of it is done: room is kept on the disk for a checkpoint that holds all of it. A
+    /// checkpoint also holds the keys of the window, and jobs that are over until they are retired:
+    /// where all of it outgrows the largest reserve, 1 GiB, new work is refused as well.
     #[must_use]
     pub fn open_bytes_max(mut self, bytes: u64) -> Self {
         self.open_bytes_max = bytes.min(OPEN_BYTES_MAX);
@@ -95,12 +99,27 @@ impl Options {
     }
 
     /// Opens for one broadcast alone, for a program that does not know every type of the store: it
-    /// brings no other task any further, parks none, starts no driver and takes no new work. All
-    /// that stays for whoever opens the store next.
+    /// brings no other task any further, parks none, starts no driver and takes no new work; it
+    /// sweeps nothing, as with [`Options::unswept`], and a policy that it is given holds for this
+    /// process and is not recorded. All that stays for whoever opens the store next.
     #[must_use]
     pub fn only(mut self, id: BroadcastId) -> Self {
         self.only = Some(id);
         self
+    }
+
+    /// Forgets nothing by itself: keys whose window is over, and records of jobs that outlived
+    /// their retention, stay for whoever opens the store next. Whether a key is over does not
+    /// depend on it.
+    #[must_use]
+    pub fn unswept(mut self) -> Self {
+        self.sweeps = false;
+        self
+    }
+
+    /// Says whether what is over is forgotten by this process.
+    pub(crate) fn sweeps(&self) -> bool {
+        self.sweeps && self.only.is_none()
     }
 }
 

@@ -14,6 +14,12 @@ const PIECE_COUNT_MAX: usize = 128;
 /// An instant, in milliseconds, and whose it is.
 pub(crate) type At = (u64, BroadcastId);
 
+#[cfg(test)]
+thread_local! {
+    /// Entries that this thread has looked at one by one.
+    pub(super) static LOOKS: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
 /// Identities in order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Order {
@@ -25,6 +31,10 @@ pub(crate) struct Order {
 impl Order {
     pub(crate) fn is_empty(&self) -> bool {
         self.count == 0
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.count
     }
 
     /// Takes an entry in; one that is there stays.
@@ -69,7 +79,11 @@ impl Order {
     pub(crate) fn until(&self, ms: u64) -> impl Iterator<Item = At> {
         let last = (ms, BroadcastId(u64::MAX));
         let pieces = self.pieces.range(..=last).flat_map(|(_, piece)| piece);
-        pieces.copied().take_while(move |at| *at <= last)
+        pieces.copied().take_while(move |at| {
+            #[cfg(test)]
+            LOOKS.set(LOOKS.get() + 1);
+            *at <= last
+        })
     }
 
     /// How many entries there are up to an instant, it included, counted up to `enough`.
@@ -85,16 +99,16 @@ impl Order {
         count
     }
 
-    /// The first entry behind an instant.
-    pub(crate) fn first_behind(&self, ms: u64) -> Option<At> {
+    /// Entries behind an instant, in order.
+    pub(crate) fn behind(&self, ms: u64) -> impl Iterator<Item = At> {
         let last = (ms, BroadcastId(u64::MAX));
         let before = self.pieces.range(..=last).next_back().into_iter();
-        let behind = self.pieces.range((Bound::Excluded(last), Bound::Unbounded)).take(1);
-        let mut entries = before.chain(behind).flat_map(|(_, piece)| {
+        let behind = self.pieces.range((Bound::Excluded(last), Bound::Unbounded));
+        let entries = before.chain(behind).flat_map(move |(_, piece)| {
             let place = piece.partition_point(|at| *at <= last);
-            piece.get(place)
+            piece.get(place..).unwrap_or_default()
         });
-        entries.next().copied()
+        entries.copied()
     }
 }
 
@@ -130,9 +144,10 @@ mod tests {
             }
             let ms = near / 4 + 10;
             let last = (ms, BroadcastId(u64::MAX));
-            assert_eq!(order.first_behind(ms), set.range(last..).next().copied());
+            assert_eq!(order.behind(ms).next(), set.range(last..).next().copied());
             if n % 100 == 0 {
                 assert!(order.until(ms).eq(set.range(..=last).copied()));
+                assert!(order.behind(ms).eq(set.range(last..).copied()));
                 let count = set.range(..=last).count();
                 assert_eq!(order.count_until(ms, usize::MAX), count);
                 assert_eq!(order.count_until(ms, 5), count.min(5));

@@ -342,7 +342,7 @@ impl Core {
 
     /// Bytes that a checkpoint takes, about, also one that is being written, with so many bytes
     /// more of entries.
-    fn checkpoint_with(&self, bytes: u64) -> u64 {
+    pub(crate) fn checkpoint_with(&self, bytes: u64) -> u64 {
         let about = self.state.checkpoint_bytes().max(self.begun_bytes);
         written_bytes(about.saturating_add(bytes))
     }

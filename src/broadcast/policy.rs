@@ -41,7 +41,8 @@ pub struct Policy {
     pub retry_age_max: Duration,
     /// Keyed broadcasts an hour that the operator expects.
     pub broadcasts_per_hour_max: Option<u64>,
-    /// A bound below the keys that are kept is a warning, not a refusal.
+    /// A bound below the keys that are kept is a warning, not a refusal: they stay, and new ones
+    /// are refused or, with `EvictOldest`, have others make room until the bound is kept.
     pub history_warns: bool,
 }
 
@@ -178,7 +179,7 @@ impl Policy {
         ];
         for (name, value) in durations {
             if value < Duration::from_millis(1) || value > DURATION_MAX {
-                let found = format!("{value:?}");
+                let found = format_duration(value);
                 broken.push(rule(name, "a duration out of range", found, "1ms to 8919 years"));
             }
         }
@@ -197,8 +198,12 @@ impl Policy {
             broken.push(rule(
                 "task_retention",
                 "at least twice window_lifetime",
-                format!("{:?}", self.task_retention),
-                format!("at least {twice:?}"),
+                format_duration(self.task_retention),
+                format!(
+                    "at least {}, for a window_lifetime of {}",
+                    format_duration(twice),
+                    format_duration(self.window_lifetime)
+                ),
             ));
         }
         if let Some(rate) = self.broadcasts_per_hour_max {
@@ -209,25 +214,36 @@ impl Policy {
                     "window_count_max",
                     "at least broadcasts_per_hour_max times window_lifetime",
                     self.window_count_max,
-                    format!("at least {need}"),
+                    format!(
+                        "at least {need}, for {rate} an hour and a window_lifetime of {}",
+                        format_duration(self.window_lifetime)
+                    ),
                 ));
             }
         }
         broken
     }
 
-    /// Returns the rules that the policy breaks against the keys that are kept.
+    /// Returns the rules that the policy breaks against the keys that are kept; none where it takes
+    /// that for a warning.
     #[must_use]
     pub fn violations_against(&self, state: &State) -> Vec<Violation> {
+        let kept = self.kept_beyond(state).filter(|_| !self.history_warns);
+        let what = "at least the keys whose tasks are kept";
+        let broken = |kept| {
+            rule("window_count_max", what, self.window_count_max, format!("at least {kept}"))
+        };
+        kept.map(broken).into_iter().collect()
+    }
+
+    /// Returns how many keys are kept, where they are more than the bound allows.
+    #[must_use]
+    pub fn kept_beyond(&self, state: &State) -> Option<usize> {
         // Those that are over by the records may stand for a while, and count for nothing: a store
         // has to open again with the policy that it was closed with.
         let kept = state.window().live_count(state.newest_ms());
         let fits = u64::try_from(kept).is_ok_and(|kept| kept <= self.window_count_max);
-        if fits || self.history_warns {
-            return Vec::new();
-        }
-        let what = "at least the keys whose tasks are kept";
-        vec![rule("window_count_max", what, self.window_count_max, format!("at least {kept}"))]
+        (!fits).then_some(kept)
     }
 
     /// Returns the most keys of one principal beside others.
@@ -241,6 +257,25 @@ impl Policy {
     #[must_use]
     pub fn lifetime_ms(&self) -> u64 {
         millis(self.window_lifetime)
+    }
+
+    /// Returns the policy that a record states. Whether a bound below the keys that are kept is a
+    /// warning is not recorded.
+    #[must_use]
+    pub fn of_record(record: &PolicyRecord) -> Self {
+        let window_full =
+            if record.evict_oldest { WhenFull::EvictOldest } else { WhenFull::Refuse };
+        Self {
+            window_lifetime: Duration::from_millis(record.window_lifetime_ms),
+            window_count_max: record.window_count_max,
+            principal_share_max: record.principal_share_max_percent,
+            task_retention: Duration::from_millis(record.task_retention_ms),
+            check_interval: Duration::from_millis(record.check_interval_ms),
+            window_full,
+            retry_age_max: Duration::from_millis(record.retry_age_max_ms),
+            broadcasts_per_hour_max: record.broadcasts_per_hour_max,
+            history_warns: false,
+        }
     }
 
     /// Returns the record that states the policy.
@@ -257,6 +292,21 @@ impl Policy {
             broadcasts_per_hour_max: self.broadcasts_per_hour_max,
         }
     }
+}
+
+/// Writes a duration as a configuration states it, in the largest units that say it exactly; what
+/// is less than a millisecond is left out.
+#[must_use]
+pub fn format_duration(value: Duration) -> String {
+    let mut rest = value.as_millis();
+    let mut text = String::new();
+    for (ms, unit) in [(3_600_000, "h"), (60_000, "m"), (1_000, "s"), (1, "ms")] {
+        if rest >= ms {
+            text.push_str(&format!("{}{unit}", rest / ms));
+            rest %= ms;
+        }
+    }
+    if text.is_empty() { "0ms".into() } else { text }
 }
 
 /// Reads a duration such as `24h`, `1h30m`, `500ms`.
@@ -380,8 +430,34 @@ mod tests {
         let policy = Policy { task_retention: HOUR, ..Policy::default() };
         let violation = policy.violations().remove(0).to_string();
         let expected = "task_retention: at least twice window_lifetime: \
-                        expected at least 172800s, found 3600s";
+                        expected at least 48h, for a window_lifetime of 24h, found 1h";
         assert_eq!(violation, expected);
+    }
+
+    #[test]
+    fn a_duration_is_written_as_it_is_read() {
+        for text in ["25h", "1h30m", "500ms", "1m1s1ms", "0ms"] {
+            let value = if text == "0ms" { Ok(Duration::ZERO) } else { parse_duration(text) };
+            assert_eq!(value.map(format_duration), Ok(text.to_owned()));
+        }
+        assert_eq!(format_duration(Duration::from_secs(2 * 24 * 3_600)), "48h");
+    }
+
+    #[test]
+    fn a_policy_is_its_record() {
+        let policy = Policy {
+            window_lifetime: HOUR,
+            window_count_max: 7,
+            principal_share_max: 9,
+            task_retention: HOUR * 3,
+            check_interval: Duration::from_secs(4),
+            window_full: WhenFull::EvictOldest,
+            retry_age_max: Duration::from_secs(5),
+            broadcasts_per_hour_max: Some(6),
+            history_warns: false,
+        };
+        assert_eq!(Policy::of_record(&policy.record()), policy);
+        assert_eq!(Policy::of_record(&Policy::default().record()), Policy::default());
     }
 
     #[test]

@@ -68,14 +68,26 @@ pub(crate) fn unknown() -> Error {
     Error::new(ErrorKind::OutcomeUnknown, message).with_retry_after(Duration::from_secs(1))
 }
 
-pub(crate) fn crowded(max: usize) -> Error {
-    let message = format!("too many callers wait for this key: expected at most {max}");
-    Error::new(ErrorKind::InFlight, message).with_retry_after(Duration::from_secs(1))
+/// One caller too many waits; `in_flight` is what the key was accepted for.
+pub(crate) fn crowded(max: usize, in_flight: Option<BroadcastId>) -> Error {
+    let crowd = format!("too many callers wait, expected at most {max}");
+    let error = match in_flight {
+        Some(id) => {
+            let message = format!("broadcast {id} is accepted and not done, and {crowd}");
+            Error::new(ErrorKind::InFlight, message).with_broadcast(id.0)
+        }
+        None => Error::new(ErrorKind::OutcomeUnknown, format!("{ADMITTED}, and {crowd}")),
+    };
+    error.with_retry_after(Duration::from_secs(1))
 }
 
+/// What is not known of a key as long as somebody else is being admitted with it: also whether that
+/// is the caller himself, whose first request lost its connection.
+const ADMITTED: &str = "another request with this key is being admitted and may consume it: ask \
+                        again with the same key";
+
 pub(crate) fn admission_pending() -> Error {
-    let message = "another request with this key is being admitted";
-    Error::new(ErrorKind::LockTimeout, message).with_retry_after(Duration::from_millis(100))
+    Error::new(ErrorKind::OutcomeUnknown, ADMITTED).with_retry_after(Duration::from_millis(100))
 }
 
 /// A resource that was not given up, and what its holder does.

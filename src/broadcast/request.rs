@@ -47,9 +47,11 @@ pub struct Request {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Identity {
-    /// Payload, vchannels, resources and properties, as they are.
+    /// Payload, vchannels, resources and properties: vchannels and resources in whatever order,
+    /// the payload as its type says ([`super::PayloadForm`]), properties as they are.
     Whole,
-    /// Exactly these named fields, in canonical form; an empty value is an absent field.
+    /// Exactly these named fields, compared as bytes: the caller makes each canonical, JSON by
+    /// [`canonical_json`](super::canonical_json()). An empty value is an absent field.
     Fields(BTreeMap<String, Vec<u8>>),
 }
 
@@ -140,7 +142,9 @@ pub enum Outcome {
     },
 }
 
-/// The answer to a submit, given only when the effect exists and is durable.
+/// The answer to a submit, given only when the broadcast has ended and that is durable: its effect
+/// exists, or [`Answer::outcome`] says that it never will.
+#[must_use = "an answer may be that of a failed original: look at its outcome"]
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Answer {
@@ -159,7 +163,11 @@ pub struct Answer {
     pub outcome: Outcome,
     /// Where each vchannel's copy stands.
     pub channels: BTreeMap<String, Position>,
-    /// A wall clock far ahead is not believed yet: nothing expires until it is.
+    /// Where the type warns of it instead of refusing it ([`super::OnConflict::Warn`]): the names
+    /// of the fields in which this request differs from the original, whose answer this is.
+    pub differs: Vec<String>,
+    /// A wall clock far ahead is not believed yet: nothing expires until it is, or until it is set
+    /// back.
     pub clock_held: bool,
 }
 
@@ -177,9 +185,10 @@ pub(crate) fn tombstone_answer(task: &TaskState) -> Option<Answer> {
         duplicated: true,
         accepted_at_ms: task.accepted_at_ms,
         done_at_ms,
-        expires_at_ms: task.expires_at_ms().filter(|_| accepted.firm),
+        expires_at_ms: task.promised_until_ms(),
         outcome: outcome(ending),
         channels: channels.collect(),
+        differs: Vec::new(),
         clock_held: false,
     })
 }

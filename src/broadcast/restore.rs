@@ -1,7 +1,7 @@
 //! The state from control: the newest checkpoint that is whole, and the records behind what it
 //! covers; without one, all records from the first on (SPEC 13.3).
 
-use oncelog_format::control::{Body, CheckpointEnd, ControlRecord};
+use oncelog_format::control::{Body, CheckpointEnd, ControlRecord, STATE_VERSION};
 
 use super::checkpoint::{Checkpoint, Loading, digest};
 use super::state::State;
@@ -55,7 +55,7 @@ pub(crate) fn of_log(control: &Log) -> Result<Restored> {
 /// # Errors
 ///
 /// `Corrupt` where records are missing at the begin that no checkpoint covers, or one does not
-/// decode; `Unsupported`; those of the reader.
+/// decode; `Unsupported` where such a checkpoint is of a later version; those of the reader.
 pub(crate) fn restore(reader: &mut Reader, extent: Extent) -> Result<Restored> {
     let mut restored = begin(reader, extent, &mut Ends::all(extent))?;
     let from = restored.checkpoint.map_or(extent.oldest, |checkpoint| checkpoint.covers.next());
@@ -94,7 +94,14 @@ fn tell_progress(lsn: Lsn, from: Lsn, next: Lsn) {
 
 /// The state to begin with: that of the newest checkpoint which is whole.
 fn begin(reader: &mut Reader, extent: Extent, ends: &mut Ends) -> Result<Restored> {
-    while let Some((end, lsn)) = ends.next(reader)? {
+    let mut later = None;
+    while let Some(run) = ends.next(reader)? {
+        let (end, lsn) = (run.end, run.lsn);
+        if run.is_later() {
+            tracing::warn!(%lsn, "a checkpoint is of a later version: an older one is taken");
+            later = later.or(Some(run));
+            continue;
+        }
         match load(reader, end, lsn)? {
             Some(state) => {
                 let checkpoint = Some(Checkpoint::of(&end, lsn));
@@ -106,6 +113,10 @@ fn begin(reader: &mut Reader, extent: Extent, ends: &mut Ends) -> Result<Restore
         }
     }
     if extent.oldest > Lsn::FIRST && extent.oldest <= extent.next {
+        // What is missing stands in a checkpoint that only a later release reads: no damage.
+        if let Some(run) = later {
+            return Err(run.unsupported());
+        }
         let what =
             "control begins behind its first record, and no checkpoint covers what is missing";
         return Err(Error::new(ErrorKind::Corrupt, what).at_lsn(extent.oldest.get()));
@@ -132,6 +143,32 @@ pub(crate) fn replay(
     Ok(())
 }
 
+/// Records that may be a checkpoint: they begin and end as one.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run {
+    pub(crate) end: CheckpointEnd,
+    /// LSN of its End.
+    pub(crate) lsn: Lsn,
+    /// The version of its entries.
+    version: u16,
+}
+
+impl Run {
+    /// Says whether its entries are of a version that is not known here.
+    pub(crate) fn is_later(&self) -> bool {
+        self.version > STATE_VERSION
+    }
+
+    fn unsupported(&self) -> Error {
+        let what = format!(
+            "the entries of a checkpoint are of a later version: expected at most {STATE_VERSION}, \
+             found {}",
+            self.version
+        );
+        Error::new(ErrorKind::Unsupported, what).at_lsn(self.lsn.get())
+    }
+}
+
 /// The ends of checkpoints, newest first.
 #[derive(Debug)]
 pub(crate) struct Ends {
@@ -146,7 +183,7 @@ impl Ends {
     }
 
     /// The next one; its records may be damaged.
-    pub(crate) fn next(&mut self, reader: &mut Reader) -> Result<Option<(CheckpointEnd, Lsn)>> {
+    pub(crate) fn next(&mut self, reader: &mut Reader) -> Result<Option<Run>> {
         reader.seek(self.before);
         // Before the oldest record stands a gap, not an end.
         while self.before > self.extent.oldest
@@ -162,11 +199,11 @@ impl Ends {
                 let begins = end.begin_lsn >= self.extent.oldest.get();
                 if begins
                     && end.covers.saturating_add(1) >= self.extent.oldest.get()
-                    && has_begin(reader, &end, record.lsn)?
+                    && let Some(version) = version_at_begin(reader, &end, record.lsn)?
                 {
                     // Runs do not stand within each other: each record is read for one of them.
                     self.before = Lsn::at_least_first(end.begin_lsn);
-                    return Ok(Some((end, record.lsn)));
+                    return Ok(Some(Run { end, lsn: record.lsn, version }));
                 }
                 reader.seek(self.before);
             }
@@ -175,19 +212,19 @@ impl Ends {
     }
 }
 
-/// Says whether the run that a record ends begins where that says.
-fn has_begin(reader: &mut Reader, end: &CheckpointEnd, lsn: Lsn) -> Result<bool> {
+/// The version of the entries of a run, where it begins as the record says that ends it.
+fn version_at_begin(reader: &mut Reader, end: &CheckpointEnd, lsn: Lsn) -> Result<Option<u16>> {
     let begin = Lsn::at_least_first(end.begin_lsn);
     if begin >= lsn {
-        return Ok(false);
+        return Ok(None);
     }
     reader.seek(begin);
-    let Some(record) = reader.next()? else { return Ok(false) };
+    let Some(record) = reader.next()? else { return Ok(None) };
     Ok(match control_record(&record)? {
         Some(ControlRecord { body: Body::CheckpointBegin(begin), .. }) => {
-            begin.covers == end.covers
+            (begin.covers == end.covers).then_some(begin.state_version)
         }
-        _ => false,
+        _ => None,
     })
 }
 
@@ -220,7 +257,7 @@ pub(crate) fn read(
 /// The oldest checkpoint that is whole, and the last LSN that it covers.
 pub(crate) fn oldest(reader: &mut Reader, extent: Extent) -> Result<Option<(State, Lsn)>> {
     let (mut ends, mut oldest) = (Ends::all(extent), None);
-    while let Some((end, lsn)) = ends.next(reader)? {
+    while let Some(Run { end, lsn, .. }) = ends.next(reader)? {
         if let Some(state) = load(reader, end, lsn)? {
             oldest = Some((state, Lsn::at_least_first(end.covers)));
         }
@@ -228,15 +265,41 @@ pub(crate) fn oldest(reader: &mut Reader, extent: Extent) -> Result<Option<(Stat
     Ok(oldest)
 }
 
+/// The state as it was at a log time, in milliseconds; `None` where records of then are gone.
+pub(crate) fn restore_at(reader: &mut Reader, extent: Extent, at_ms: u64) -> Result<Option<State>> {
+    let (mut ends, mut begin) = (Ends::all(extent), None);
+    while begin.is_none()
+        && let Some(Run { end, lsn, .. }) = ends.next(reader)?
+    {
+        let state = load(reader, end, lsn)?.filter(|state| state.newest_ms() <= at_ms);
+        begin = state.map(|state| (state, Lsn::at_least_first(end.covers).next()));
+    }
+    let (mut state, from) = match begin {
+        Some(begin) => begin,
+        None if extent.oldest == Lsn::FIRST => (State::default(), Lsn::FIRST),
+        None => return Ok(None),
+    };
+    replay(reader, from, |_, record| {
+        if record.at_ms <= at_ms {
+            state.apply(record);
+        }
+    })?;
+    Ok(Some(state))
+}
+
 /// Rebuilds each checkpoint from what stands before it, and compares digests; returns how many.
 ///
 /// # Errors
 ///
-/// `Corrupt` for one that differs, is not whole, or without which control does not begin.
+/// `Corrupt` for one that differs, is not whole, or without which control does not begin;
+/// `Unsupported` for one of a later version, which cannot be compared.
 pub(crate) fn verify(reader: &mut Reader, extent: Extent) -> Result<usize> {
     let (mut ends, mut all) = (Ends::all(extent), Vec::new());
-    while let Some(end) = ends.next(reader)? {
-        all.push(end);
+    while let Some(run) = ends.next(reader)? {
+        if run.is_later() {
+            return Err(run.unsupported());
+        }
+        all.push((run.end, run.lsn));
     }
     let (mut state, mut from, mut count) = (State::default(), extent.oldest, 0);
     for (i, (end, lsn)) in all.into_iter().rev().enumerate() {

@@ -87,7 +87,7 @@ impl Inner {
     pub(super) fn make_room_of(&self, e: &Error) -> Result<()> {
         let Some(lack) = lack_of(e) else { return Ok(()) };
         let Some(pchannel) = &lack.pchannel else {
-            return self.store.control().promise(lack.bytes);
+            return self.store.control().make_reserve(lack.bytes);
         };
         // What is not there is not looked at again either.
         self.store.channel(pchannel).map_or(Ok(()), |channel| channel.promise(lack.bytes))

@@ -1,78 +1,24 @@
-//! Schedules of admission and of the resource locks: callers beside each other, and beside them the
-//! one thread that does what the threads of a broadcaster do.
+//! Schedules of admission and of the resource locks: callers beside each other, a sweep, a close
+//! and a checkpoint, and beside them the one thread that does what the threads of a broadcaster do.
 
+mod removal;
+mod shutdown;
+
+use oncelog_format::control::Park;
+
+use super::admission::Looked;
 use super::core::{Deadline, Settled};
+use super::fingerprint::Asked;
 use super::locks::{Claim, Holder};
+use super::scheduled::{DIR, made, made_with, open, request};
 use super::*;
-use crate::clock::Clock;
 use crate::io::mem::{Machine, MemIo};
-use crate::log::{CreateMode, Fill, Options as LogOptions};
-use crate::store::StoreOptions;
-use crate::sync::{explored, now, play_once};
+use crate::sync::{Mutex, explored};
 
-const DIR: &str = "/store";
-
-/// Time that the schedule alone moves.
-#[derive(Debug)]
-struct Scheduled;
-
-impl Clock for Scheduled {
-    fn wall_ms(&self) -> u64 {
-        1_700_000_000_000
-    }
-
-    fn monotonic(&self) -> Duration {
-        now()
-    }
-}
-
-/// Refuses a payload that says so, before the locks or behind them.
-#[derive(Debug)]
-struct Fussy;
-
-impl MessageType for Fussy {
-    fn name(&self) -> &str {
-        "Fussy"
-    }
-
-    fn validate(&self, request: &Request) -> Result<()> {
-        if request.payload == b"bad" { Err(refusal::invalid("bad")) } else { Ok(()) }
-    }
-
-    fn recheck(&self, request: &Request, _state: &State) -> Result<()> {
-        if request.payload == b"late" { Err(refusal::invalid("late")) } else { Ok(()) }
-    }
-
-    fn apply(&self, _task: &Task) -> Verdict {
-        Verdict::Done
-    }
-}
-
-/// A broadcaster whose threads do not run.
-fn open(io: &MemIo) -> Broadcaster {
-    let log = LogOptions::new()
-        .io(Arc::new(io.clone()))
-        .clock(Arc::new(Scheduled))
-        .segment_bytes_max(65_536);
-    let log = log.fill(Fill::None).background(false);
-    let options = StoreOptions::new().create(CreateMode::IfMissing).log(log);
-    let store = Store::open(DIR, &options).unwrap();
-    let inner = replayed(store, Options::new().register(Arc::new(Fussy))).unwrap();
-    Broadcaster { handle: Arc::new(Handle::new(&inner)) }
-}
-
-/// A store with the vchannel `v`.
-fn made() -> Machine {
-    let left = Arc::new(std::sync::Mutex::new(Machine::new()));
-    let made = Arc::clone(&left);
-    play_once(move || {
-        let io = MemIo::new(Machine::new());
-        let broadcaster = open(&io);
-        broadcaster.ensure_vchannels(&["v".to_owned()]).unwrap();
-        broadcaster.close().unwrap();
-        *made.lock().unwrap() = io.machine();
-    });
-    left.lock().unwrap().clone()
+/// Has a request accepted, which nobody waits for.
+fn accept(broadcaster: &Broadcaster, request: &Request) {
+    let left = broadcaster.submit(request, Some(Duration::ZERO)).unwrap_err();
+    assert_eq!(left.kind(), ErrorKind::OutcomeUnknown);
 }
 
 /// Does what the threads of a broadcaster do, until so many tasks have ended.
@@ -83,7 +29,7 @@ fn serve(broadcaster: &Broadcaster, ends: usize) {
     while ended < ends {
         if let Some((pending, settled)) = core.settling.pop_front() {
             drop(core);
-            pending.wait().unwrap();
+            inner.wait_durable(pending).unwrap();
             core = inner.lock();
             ended += usize::from(matches!(settled, Settled::Ended(..)));
             inner.settled(&mut core, settled);
@@ -95,18 +41,6 @@ fn serve(broadcaster: &Broadcaster, ends: usize) {
             core = inner.handed.wait(core).unwrap();
         }
     }
-}
-
-fn request(key: Option<&str>, payload: &str) -> Request {
-    let scope = key.map(|key| Scope {
-        principal: "p".into(),
-        message_type: "Fussy".into(),
-        domain: "d".into(),
-        identity: String::new(),
-        generation: 0,
-        client_key: key.into(),
-    });
-    Request::new("Fussy", scope, vec!["v".into()], payload.into())
 }
 
 fn holding(payload: &str, keys: &[(&str, bool)]) -> Request {
@@ -185,7 +119,117 @@ fn a_refusal_behind_the_locks_hands_them_on() {
         let requests = [holding("late", &[("x", false)]), holding("p", &[("x", false)])];
         let [refused, done] = submit_all(&machine, requests, 1);
         assert_eq!(refused.unwrap_err().kind(), ErrorKind::InvalidInput);
-        done.unwrap();
+        drop(done.unwrap());
+    });
+}
+
+/// Reserves the key, finds itself alone, and gives it up as a refusal does.
+fn reserve(broadcaster: &Broadcaster, inside: &Mutex<usize>) {
+    let request = request(Some("k"), "p");
+    let asked = Asked::new(&request, vec![], PayloadForm::Bytes).unwrap();
+    let looked = broadcaster.inner().look_up(&asked, false, Deadline::never()).unwrap();
+    let Looked::Reserved(admission) = looked else { panic!("nothing was accepted") };
+    *inside.lock().unwrap() += 1;
+    let mut count = inside.lock().unwrap();
+    assert_eq!(*count, 1, "two requests are admitted under one key");
+    *count -= 1;
+    drop(count);
+    drop(admission);
+}
+
+#[test]
+fn when_a_reservation_falls_exactly_one_waiter_goes_on() {
+    let machine = made();
+    explored("reservation falls", move || {
+        let broadcaster = open(&MemIo::new(machine.clone()));
+        let inside = Arc::new(Mutex::new(0));
+        let callers = [(); 2].map(|()| {
+            let (broadcaster, inside) = (broadcaster.clone(), Arc::clone(&inside));
+            thread::spawn(move || reserve(&broadcaster, &inside))
+        });
+        reserve(&broadcaster, &inside);
+        callers.into_iter().for_each(|caller| caller.join().unwrap());
+        let core = broadcaster.inner().lock();
+        assert_eq!((core.reservations.len(), core.reserved.len()), (0, 0));
+        drop(core);
+        broadcaster.close().unwrap();
+    });
+}
+
+#[test]
+fn nobody_is_told_of_an_end_that_a_power_loss_takes_back() {
+    let machine = made();
+    explored("told and power loss", move || {
+        let io = MemIo::new(machine.clone());
+        let broadcaster = open(&io);
+        let caller = {
+            let broadcaster = broadcaster.clone();
+            thread::spawn(move || {
+                let answer = broadcaster.submit(&request(Some("k"), "p"), None).unwrap();
+                let machine = io.machine();
+                let left = machine.power_loss(&machine.unsynced(), &[]);
+                let left = StoreView::open(DIR, Arc::new(MemIo::new(left))).unwrap();
+                let task = left.state().task(answer.id);
+                assert!(task.is_some_and(|task| task.done.is_some()), "{answer:?}");
+            })
+        };
+        serve(&broadcaster, 1);
+        caller.join().unwrap();
+        broadcaster.close().unwrap();
+    });
+}
+
+#[test]
+fn a_close_tells_everybody_who_waits_what_is_so() {
+    let machine = made();
+    explored("close", move || {
+        let io = MemIo::new(machine.clone());
+        let broadcaster = open(&io);
+        let caller = {
+            let broadcaster = broadcaster.clone();
+            thread::spawn(move || broadcaster.submit(&request(Some("k"), "p"), None))
+        };
+        broadcaster.close().unwrap();
+        let told = caller.join().unwrap().unwrap_err();
+        let left = StoreView::open(DIR, Arc::new(io)).unwrap();
+        let count = left.state().tasks().count();
+        match told.kind() {
+            ErrorKind::Closed => assert_eq!(count, 0, "{told}"),
+            ErrorKind::OutcomeUnknown => assert!(count <= 1, "{told}"),
+            kind => panic!("{kind:?}: {told}"),
+        }
+    });
+}
+
+#[test]
+fn a_checkpoint_beside_decisions_is_the_state_at_its_begin() {
+    // Nobody takes them up.
+    let machine = made_with(|broadcaster| {
+        for key in ["k", "l"] {
+            let late = broadcaster.submit(&request(Some(key), "p"), Some(Duration::ZERO));
+            assert_eq!(late.unwrap_err().kind(), ErrorKind::OutcomeUnknown);
+        }
+    });
+    explored("checkpoint and decisions", move || {
+        let io = MemIo::new(machine.clone());
+        let broadcaster = open(&io);
+        let other = {
+            let broadcaster = broadcaster.clone();
+            thread::spawn(move || {
+                let inner = broadcaster.inner();
+                let open: Vec<_> = inner.lock().state.open_tasks().map(|(id, _)| id).collect();
+                assert_eq!(open.len(), 2);
+                for id in open {
+                    let park = Body::Park(Park { id, reason: "stuck".into() });
+                    drop(inner.hand_over(&mut inner.lock(), vec![park]).unwrap());
+                }
+            })
+        };
+        assert!(broadcaster.checkpoint().unwrap());
+        other.join().unwrap();
+        broadcaster.close().unwrap();
+        let view = StoreView::open(DIR, Arc::new(io)).unwrap();
+        assert_eq!(view.verify_checkpoints().unwrap(), 1);
     });
 }
 

@@ -52,6 +52,10 @@ impl Snapshot {
 
     /// Keeps what the record is about to change. `state` is the state before it.
     pub(crate) fn note(&mut self, state: &State, record: &ControlRecord) {
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::SnapshotLate) {
+            return;
+        }
         match &record.body {
             Body::Accepted(x) => {
                 let owner = x.scope.as_ref().and_then(|scope| state.owner(scope));

@@ -14,32 +14,34 @@ use oncelog_format::control::{
     Accepted, AckPosition, Body, Collection, ControlRecord, Done, DropCause, Dropped, JobLink,
     Outcome, PolicyRecord,
 };
-use oncelog_format::message::{BroadcastId, Fingerprint, Scope};
+use oncelog_format::message::{BroadcastId, Scope};
 
 use super::owners::Owners;
-use super::request::Answer;
 use super::seen::Seen;
-use super::tombstones::Tombstones;
+use super::tombstones::{Tombstone, Tombstones};
 use super::window::Window;
 
 mod entries;
 mod jobs;
+mod needs;
 mod size;
 mod task;
 
 pub(crate) use self::entries::EntryOrder;
+pub(super) use self::needs::{job_name, task_name};
 use self::size::{Size, job_bytes, task_bytes};
+pub(super) use self::task::promised_until_ms;
 pub use self::task::{Job, TaskState};
 
 /// What is known of a scope.
 #[derive(Debug)]
-pub(crate) enum Known {
+pub(crate) enum Known<'a> {
     /// Nothing, or nothing any more.
     New,
     /// This broadcast owns it, and says more.
     Owned(BroadcastId),
-    /// Its owner is done, was asked for the same, and this is its answer.
-    Answered(Answer),
+    /// Its owner is done, and this is what it left.
+    Done(Tombstone<'a>),
 }
 
 /// The durable state: a function of the control records alone.
@@ -320,22 +322,21 @@ impl State {
         live.or_else(|| self.tombstones.task(id).map(Cow::Owned))
     }
 
-    /// What is known of a scope at `now_ms`, and what a retry of this fingerprint is answered with
-    /// where a tombstone says it.
-    pub(crate) fn known(&self, scope: &Scope, print: &Fingerprint, now_ms: u64) -> Known {
+    /// What is known of a scope at `now_ms`.
+    pub(crate) fn known(&self, scope: &Scope, now_ms: u64) -> Known<'_> {
         let of = |id| match self.tasks.get(&id) {
             Some(task) => (task.accepted.scope.as_ref() == Some(scope)).then_some((id, None)),
-            None => self.tombstones.known(id, scope, print).map(|known| (id, Some(known))),
+            None => self.tombstones.known(id, scope).map(|known| (id, Some(known))),
         };
         let Some((id, tombstone)) = self.scopes.find(scope, of) else { return Known::New };
-        let (is_over, answer) = match tombstone {
-            Some(known) => (now_ms >= known.until_ms && !self.is_running(id), known.answer),
-            None => (self.is_over(id, now_ms), None),
+        let is_over = match tombstone {
+            Some(known) => now_ms >= known.until_ms() && !self.is_running(id),
+            None => self.is_over(id, now_ms),
         };
         if is_over {
             return Known::New;
         }
-        answer.map_or(Known::Owned(id), Known::Answered)
+        tombstone.map_or(Known::Owned(id), Known::Done)
     }
 
     /// Returns all tasks, live and tombstones, by identity.

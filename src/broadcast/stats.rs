@@ -30,6 +30,9 @@ pub struct BroadcastStats {
     pub locks: WaitStats,
     /// Callers that wait for a key at this moment: for its admission, or for its effect.
     pub callers_waiting: u64,
+    /// Acks of consumers that changed nothing: of a broadcast that is done, forgotten or never was,
+    /// or whose copies are acknowledged by their append.
+    pub acks_ignored: u64,
     /// Copies that were appended.
     pub copies_appended: u64,
     /// Copies whose append was not known to have succeeded and that were found standing.
@@ -68,16 +71,19 @@ pub struct TypeStats {
     pub parked: u64,
 }
 
-/// Look-ups of keys. A submit without a key looks nothing up.
+/// Look-ups of keys, by what came of them. A submit without a key looks nothing up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeyStats {
-    /// The key was accepted before, for the same request.
+    /// Submits that were given the answer of the request that their key was accepted for before.
+    /// One that is told to come back is none, however often it does.
     pub hits: u64,
-    /// It was not known, and was reserved.
+    /// The key was not known, and was reserved.
     pub misses: u64,
-    /// It was accepted before, for another request.
+    /// It was accepted before, for another request, and this one was refused.
     pub conflicts: u64,
+    /// It was accepted before, for another request, of a type that warns of it.
+    pub warnings: u64,
     /// Submits that were answered with an error, keyed or not, by the name of its kind.
     pub errors: BTreeMap<&'static str, u64>,
 }
@@ -92,8 +98,12 @@ pub struct WaitStats {
     pub time: Duration,
     /// The longest wait.
     pub longest: Duration,
-    /// How many of them did not get what they waited for.
+    /// How many of them did not get what they waited for before their deadline.
     pub timeouts: u64,
+    /// How many of them were told before, or without one, that there is no use in waiting: who
+    /// holds it goes no further by itself, a callback asked whose task holds others, the
+    /// broadcaster was closed.
+    pub refused: u64,
     /// How many wait at this moment.
     pub waiting: u64,
 }
@@ -208,6 +218,7 @@ impl Inner {
         let mut stats = BroadcastStats {
             types: counts.types(),
             keys: counts.keys(),
+            acks_ignored: counts.acks_ignored.now(),
             copies_appended: counts.copies_appended.now(),
             copies_found: counts.copies_found.now(),
             replay: counts.replay(),
@@ -219,7 +230,7 @@ impl Inner {
         };
         {
             let core = self.lock();
-            let now_ms = self.time().wall_ms().max(core.state.newest_ms());
+            let now_ms = self.time().expiry_ms(core.state.newest_ms());
             stats.window = WindowSummary::of(&core.state, now_ms);
             stats.locks = counts.locks(core.lock_waiters.len());
             stats.checkpoints = counts.checkpoints(core.unchecked_bytes);

@@ -21,6 +21,10 @@ pub(crate) enum Told {
     Accepted(BroadcastId),
     /// A key that was promised nothing goes for a new one.
     Evicted(BroadcastId),
+    /// A request that differs from the original in these fields was answered as that.
+    Differs(BroadcastId, String),
+    /// More keys are kept than the policy in force allows.
+    Beyond { kept: usize, bound: u64 },
     /// The next checkpoint may find no space.
     NoLargerReserve(Error),
     /// Control stays as long as it is.
@@ -47,6 +51,12 @@ impl Told {
             Self::Accepted(id) => tracing::debug!(broadcast = id.0, "a broadcast was accepted"),
             Self::Evicted(id) => {
                 tracing::debug!(broadcast = id.0, "a key makes room for another");
+            }
+            Self::Differs(id, fields) => {
+                tracing::warn!(broadcast = id.0, fields, "a key was used for another request");
+            }
+            Self::Beyond { kept, bound } => {
+                tracing::warn!(kept, bound, "more keys are kept than the bound of the window");
             }
             Self::NoLargerReserve(e) => tracing::debug!(error = %e, "no larger reserve"),
             Self::NotTrimmed(e) => tracing::warn!(error = %e, "control is not trimmed"),
@@ -110,9 +120,10 @@ mod tests {
     use tracing::{Event, Metadata, Subscriber};
 
     use super::*;
+    use crate::broadcast::deciding::DECISION_LEN;
     use crate::broadcast::handle::Handle;
     use crate::broadcast::{Broadcaster, Options, Request, Verdict, replayed};
-    use crate::broadcast::{MessageType, Task};
+    use crate::broadcast::{MessageType, OnConflict, Task};
     use crate::io::fault::{CallKind, EIO, Fault, Which};
     use crate::io::mem::{Machine, MemIo};
     use crate::log::CreateMode;
@@ -154,7 +165,8 @@ mod tests {
         fn event(&self, event: &Event<'_>) {
             let mut text = Text::default();
             event.record(&mut text);
-            if !["broadcast", "task", "poisoned"].iter().any(|word| text.0.contains(word)) {
+            let words = ["broadcast", "task", "poisoned", "keys are kept", "another request"];
+            if !words.iter().any(|word| text.0.contains(word)) {
                 return;
             }
             let (answer, answered) = mpsc::channel();
@@ -191,12 +203,26 @@ mod tests {
         }
     }
 
+    fn request(message_type: &str, key: &str) -> Request {
+        let key = Scope {
+            principal: "p".to_owned(),
+            message_type: message_type.to_owned(),
+            domain: "d".to_owned(),
+            identity: String::new(),
+            generation: 0,
+            client_key: key.into(),
+        };
+        let asked = Request::new(message_type, Some(key), vec!["v".to_owned()], vec![]);
+        asked.making_vchannels()
+    }
+
     /// A broadcaster without threads, what it tells, and to whom.
     fn asked(io: &MemIo) -> (Broadcaster, tracing::Dispatch, Arc<Mutex<Vec<String>>>) {
         let logs = crate::log::Options::new().segment_bytes_max(64 << 10);
         let store = StoreOptions::new().log(logs).create(CreateMode::IfMissing);
         let store = Store::open("/s", &store.io(Arc::new(io.clone()))).unwrap();
         let options = Options::new().register(Arc::new(Steps::default()));
+        let options = options.register(Arc::new(Warns));
         let inner = replayed(store, options).unwrap();
         let broadcaster = Broadcaster { handle: Arc::new(Handle::new(&inner)) };
         let events = Arc::new(Mutex::new(Vec::new()));
@@ -221,19 +247,10 @@ mod tests {
     fn a_subscriber_may_ask_the_broadcaster_that_tells_it_and_panic() {
         let (broadcaster, dispatch, events) = asked(&MemIo::new(Machine::new()));
         beside(&broadcaster, &dispatch, || {
-            let key = Scope {
-                principal: "p".to_owned(),
-                message_type: "Steps".to_owned(),
-                domain: "d".to_owned(),
-                identity: String::new(),
-                generation: 0,
-                client_key: b"k".to_vec(),
-            };
-            let asked = Request::new("Steps", Some(key), vec!["v".to_owned()], vec![]);
-            let asked = asked.making_vchannels();
+            let asked = request("Steps", "k");
             let parked = broadcaster.submit(&asked, None).unwrap_err();
             broadcaster.resume(parked.broadcast_id().unwrap(), "").unwrap();
-            broadcaster.submit(&asked, None).unwrap();
+            drop(broadcaster.submit(&asked, None).unwrap());
             broadcaster.close().unwrap();
         });
         let expected = [
@@ -245,6 +262,48 @@ mod tests {
         assert_eq!(*events.lock().unwrap(), expected);
     }
 
+    /// A type that warns of another request under its key.
+    #[derive(Debug)]
+    struct Warns;
+
+    impl MessageType for Warns {
+        fn name(&self) -> &str {
+            "Warns"
+        }
+
+        fn on_conflict(&self) -> OnConflict {
+            OnConflict::Warn
+        }
+
+        fn apply(&self, _task: &Task) -> Verdict {
+            Verdict::Done
+        }
+    }
+
+    #[test]
+    fn warnings_of_a_policy_and_of_a_type_are_told_and_hold_nothing() {
+        let io = MemIo::new(Machine::new());
+        let (broadcaster, dispatch, events) = asked(&io);
+        beside(&broadcaster, &dispatch, || {
+            for (key, payload) in [("1", b"p"), ("2", b"p"), ("1", b"q")] {
+                let mut asked = request("Warns", key);
+                asked.payload = payload.to_vec();
+                drop(broadcaster.submit(&asked, None).unwrap());
+            }
+            let mut policy = broadcaster.policy();
+            (policy.window_count_max, policy.history_warns) = (1, true);
+            broadcaster.refresh(policy).unwrap();
+            broadcaster.close().unwrap();
+        });
+        let mut told = events.lock().unwrap().clone();
+        told.retain(|event| !event.starts_with("a broadcast"));
+        let expected = [
+            "a key was used for another request",
+            "more keys are kept than the bound of the window",
+        ];
+        assert_eq!(told, expected);
+    }
+
     /// The control log fails while the broadcaster decides, and has something to tell itself.
     #[test]
     fn a_subscriber_may_ask_when_control_is_poisoned_by_a_decision() {
@@ -252,7 +311,9 @@ mod tests {
         let (broadcaster, dispatch, events) = asked(&io);
         beside(&broadcaster, &dispatch, || {
             let reason = "x".repeat(1000);
-            while broadcaster.inner().store.control().has_room(1_200) {
+            // Whoever decides has this much room made before.
+            let room = u64::try_from(reason.len() + DECISION_LEN).unwrap();
+            while broadcaster.inner().store.control().has_room(room) {
                 broadcaster.accept_window(&reason).unwrap();
             }
             // The next decision rolls, and begins with the sync of what is full.

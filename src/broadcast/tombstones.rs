@@ -6,9 +6,8 @@
 //! checkpoint, and says nothing that a [`TaskState`] does not: one that does not fit is given back,
 //! and kept whole by the state.
 
-use oncelog_format::message::{BroadcastId, Fingerprint, Scope};
+use oncelog_format::message::{BroadcastId, Scope};
 
-use super::request::Answer;
 use super::state::TaskState;
 use super::window::Class;
 
@@ -17,6 +16,7 @@ mod record;
 mod shapes;
 
 use self::pages::Pages;
+pub(crate) use self::record::Tombstone;
 use self::shapes::Shapes;
 
 /// Done broadcasts by identity.
@@ -24,14 +24,6 @@ use self::shapes::Shapes;
 pub(crate) struct Tombstones {
     pages: Pages,
     shapes: Shapes,
-}
-
-/// What a tombstone says of its key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Known {
-    pub(crate) until_ms: u64,
-    /// `None` for another fingerprint.
-    pub(crate) answer: Option<Answer>,
 }
 
 impl Tombstones {
@@ -67,22 +59,14 @@ impl Tombstones {
         self.pages.record(id.0).is_some()
     }
 
-    /// Of a tombstone of this scope: until when it is known in milliseconds, and what a retry of
-    /// this fingerprint is answered with; `None` of another scope.
-    pub(crate) fn known(
-        &self,
-        id: BroadcastId,
-        scope: &Scope,
-        print: &Fingerprint,
-    ) -> Option<Known> {
-        let (number, mut rest) = record::shape(self.pages.record(id.0)?)?;
+    /// A tombstone of this scope; `None` of another.
+    pub(crate) fn known(&self, id: BroadcastId, scope: &Scope) -> Option<Tombstone<'_>> {
+        let (number, rest) = record::shape(self.pages.record(id.0)?)?;
         let shape = self.shapes.shape(number)?;
         if !shape.is_of(scope) || !record::is_own(rest, scope)? {
             return None;
         }
-        let mut own = rest;
-        let until_ms = record::take(&mut own)?.saturating_add(shape.lifetime_ms);
-        Some(Known { until_ms, answer: record::answer(id, shape, &mut rest, print) })
+        Tombstone::new(id, shape, rest)
     }
 
     /// Whose key it is, when it was done in milliseconds, and its class in the window.

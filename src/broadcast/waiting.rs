@@ -4,8 +4,8 @@
 //! once that the task is parked, and that a try was refused for space. Nothing is lost by either:
 //! the key is kept, and the task is tried again in this process and in the next.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use oncelog_format::message::BroadcastId;
@@ -14,6 +14,8 @@ use super::core::{Cell, Core, Deadline, Guard, Inner};
 use super::refusal;
 use super::request::Answer;
 use crate::error::{Error, Result};
+use crate::log::Pending;
+use crate::sync::Condvar;
 
 /// Most callers that wait for one key.
 pub(crate) const WAITERS_PER_KEY_MAX: usize = 1_024;
@@ -26,10 +28,16 @@ pub(crate) const WAITERS_MAX: usize = 65_536;
 pub(crate) struct Waiting<'a>(&'a AtomicUsize);
 
 impl<'a> Waiting<'a> {
-    pub(crate) fn enter(count: &'a AtomicUsize, max: usize) -> Result<Self> {
+    /// `in_flight` is the broadcast that the key was accepted for, durably; without one nobody
+    /// knows whether it will be.
+    pub(crate) fn enter(
+        count: &'a AtomicUsize,
+        max: usize,
+        in_flight: Option<BroadcastId>,
+    ) -> Result<Self> {
         if count.fetch_add(1, Ordering::SeqCst) >= max {
             count.fetch_sub(1, Ordering::SeqCst);
-            return Err(refusal::crowded(max));
+            return Err(refusal::crowded(max, in_flight));
         }
         Ok(Self(count))
     }
@@ -71,7 +79,29 @@ impl Watch {
     }
 }
 
+impl Cell {
+    /// Wakes those who wait for the effect, which is there.
+    pub(super) fn wake(&self) {
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::EndUntold) {
+            return;
+        }
+        self.turned.notify_all();
+    }
+}
+
 impl Inner {
+    /// Waits until what follows a batch may be done, and told.
+    pub(crate) fn wait_durable(&self, pending: Pending) -> Result<()> {
+        #[cfg(planted)]
+        if crate::planted::is_active(crate::planted::Bug::ToldBeforeSync) {
+            return Ok(());
+        }
+        let durable = pending.wait();
+        self.store.control().tell();
+        durable.map(drop)
+    }
+
     /// Begins to wait for a task. One that was refused for space is tried again at once: there may
     /// be some by now.
     pub(crate) fn watch(&self, core: &mut Core, id: BroadcastId) -> Watch {
@@ -128,4 +158,46 @@ impl Inner {
             }
         }
     }
+
+    /// Waits to be told; false when the time was over before.
+    pub(crate) fn wait<'a>(
+        &self,
+        core: Guard<'a>,
+        condvar: &Condvar,
+        deadline: Deadline,
+    ) -> (Guard<'a>, bool) {
+        let left = deadline.0.map(|until| until.saturating_sub(self.monotonic()));
+        if left.is_some_and(|left| left.is_zero()) {
+            return (core, false);
+        }
+        #[cfg(any(test, feature = "testing"))]
+        waits();
+        let Some(left) = left else {
+            return (condvar.wait(core).unwrap_or_else(PoisonError::into_inner), true);
+        };
+        (condvar.wait_timeout(core, left).unwrap_or_else(PoisonError::into_inner).0, true)
+    }
+}
+
+#[cfg(any(test, feature = "testing"))]
+thread_local! {
+    /// Whom a test has told when this thread begins to wait.
+    static TELL: std::cell::RefCell<Option<Box<dyn Fn()>>> =
+        const { std::cell::RefCell::new(None) };
+}
+
+/// For tests: runs calls of a broadcaster, and tells each time that this thread begins to wait in
+/// one of them: for another request, for resources, for an effect. Nothing is decided until it was
+/// told, which must not call the broadcaster.
+#[cfg(any(test, feature = "testing"))]
+pub fn tell_waits<R>(tell: impl Fn() + 'static, calls: impl FnOnce() -> R) -> R {
+    TELL.set(Some(Box::new(tell)));
+    let result = calls();
+    TELL.set(None);
+    result
+}
+
+#[cfg(any(test, feature = "testing"))]
+fn waits() {
+    TELL.with_borrow(|tell| tell.iter().for_each(|tell| tell()));
 }

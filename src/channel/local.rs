@@ -8,6 +8,8 @@
 //! carry that of their first one, and may stand behind later ticks when a crash came in between; so
 //! the last tick that was given is looked for behind them.
 
+mod given;
+
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
@@ -15,13 +17,14 @@ use std::time::Duration;
 
 use oncelog_format::frame_len;
 use oncelog_format::limits::{BATCH_BYTES_MAX, RECORD_LEN_MAX};
-use oncelog_format::message::{LastConfirmed, Message, TimeTick};
+use oncelog_format::message::{LastConfirmed, TimeTick};
 
+use self::given::{Given, newest_given, tick_holder};
 use super::draft::{Draft, Tick, no_run};
 use super::pins::{Pins, pin_within};
 use super::{
     ChannelLimits, ChannelLog, ChannelPin, MessageReader, Outgoing, PendingMessages, Position,
-    StoredMessage, WholeReader, damaged,
+    StoredMessage, WholeReader,
 };
 use crate::clock::{Clock, LogTime};
 use crate::error::{Error, ErrorKind, Result};
@@ -31,6 +34,8 @@ use crate::log::{
 };
 use crate::lsn::Lsn;
 use crate::sync::{AtomicU64, Mutex, MutexGuard};
+
+pub(crate) use self::given::tick_holder_of;
 
 /// A pchannel on a log in a local directory.
 #[derive(Debug)]
@@ -45,47 +50,6 @@ pub struct LocalChannel {
     promised: AtomicU64,
     pins: Pins,
     open: Mutex<Open>,
-}
-
-/// The last tick that was given, and the message that it was given to: without that message none
-/// would be known to be above, so that it stays.
-#[derive(Clone, Copy, Debug)]
-struct Given {
-    tick: TimeTick,
-    at: Option<Lsn>,
-    /// What retention keeps of them where those behind it are late chunks.
-    kept: Option<Lsn>,
-    /// Late chunks stand behind it.
-    is_late: bool,
-}
-
-impl Given {
-    /// Has retention keep the message with the last tick, before a batch without a new one; and no
-    /// more once another one is durable. Only a batch that was taken in changes what stands behind
-    /// it.
-    fn keep(&mut self, log: &Log, is_late: bool, confirmed: u64) {
-        let is_durable = self.at.is_some_and(|at| at.get() <= confirmed);
-        let kept = if is_durable || self.kept.is_none() {
-            self.at.filter(|_| is_late || self.is_late)
-        } else {
-            self.kept
-        };
-        if kept != self.kept {
-            log.keep_from(kept);
-            self.kept = kept;
-        }
-    }
-
-    /// The LSN from which on a trim leaves messages: that of the durable one with the last tick.
-    fn held_from(&self, durable: Lsn) -> Lsn {
-        let newest = self.at.map_or(durable, |at| at.min(durable));
-        #[cfg(planted)]
-        if crate::planted::is_active(crate::planted::Bug::TickUnkept) {
-            return newest;
-        }
-        // The one that holds it may be in the buffer, and late chunks be all that is durable.
-        self.kept.map_or(newest, |kept| kept.min(newest))
-    }
 }
 
 #[derive(Clone, Debug)]
@@ -315,7 +279,14 @@ impl ChannelLog for LocalChannel {
     }
 
     fn holders(&self) -> Vec<Holder> {
-        locked(&self.open).log.why_not_trimmed()
+        let log = locked(&self.open).log.clone();
+        let mut holders = log.why_not_trimmed();
+        if let Some(newest) = log.durable_lsn() {
+            let mut given = locked(&self.given);
+            given.keep(&log, false, newest.get());
+            holders.extend(given.kept.and_then(|kept| tick_holder(kept, newest)));
+        }
+        Holder::in_order(holders.into_iter())
     }
 
     fn begin_retention(&self) {
@@ -400,31 +371,6 @@ impl ChannelLog for LocalChannel {
         let closed = log.close();
         cause.map_or(closed, |cause| Err(failed(&cause)))
     }
-}
-
-/// The last tick that was given below an LSN, and the message that it was given to. Chunks behind
-/// the first of their run carry an older one.
-fn newest_given(log: &Log, below: Lsn) -> Result<Given> {
-    let oldest = log.oldest_lsn();
-    let mut reader = log.reader(below.max(oldest))?;
-    let (mut newest, mut holder) = (TimeTick(0), None);
-    while reader.next_lsn() > oldest {
-        let Some(record) = reader.prev()? else { break };
-        if record.kind != RecordKind::MESSAGE {
-            continue;
-        }
-        let message = Message::decode(&record.payload).map_err(|e| damaged(record.lsn, e))?;
-        let tick = message.property::<TimeTick>().map_err(|e| damaged(record.lsn, e))?;
-        let tick = tick.unwrap_or(TimeTick(0));
-        if holder.is_none() || tick > newest {
-            (newest, holder) = (tick, Some(record.lsn));
-        }
-        let chunk = message.chunk().map_err(|e| damaged(record.lsn, e))?;
-        if chunk.is_none_or(|chunk| chunk.index() == 0) {
-            break;
-        }
-    }
-    Ok(Given { tick: newest, at: holder, kept: holder, is_late: true })
 }
 
 #[derive(Debug)]

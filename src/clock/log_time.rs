@@ -3,7 +3,8 @@
 //! It is the newest time in the log plus the monotonic time since. A wall clock behind it is
 //! ignored, so log time never stands still. A wall clock ahead of it is believed where that is
 //! harmless, and otherwise only after it has stayed ahead for a while: whatever expires by log time
-//! must not expire because a clock was set wrong for a moment.
+//! must not expire because a clock was set wrong for a moment. Until then log time goes on and
+//! nothing expires: [`Clock::expiry_ms`] stays where the doubt began.
 //!
 //! The rules are in `Rules`, pure; [`LogTime`] feeds them a [`Clock`].
 
@@ -100,11 +101,14 @@ impl LogTime {
         self.with(|rules, now| rules.as_mut().is_none_or(|rules| rules.is_held(now)))
     }
 
-    /// Log time in milliseconds, and whether a wall clock far ahead is not believed, at one instant.
+    /// The time by which keys expire, in milliseconds, and whether it stands still because a wall
+    /// clock far ahead is not believed, at one instant.
     pub(crate) fn look(&self) -> (u64, bool) {
-        self.with(|rules, now| match rules {
-            Some(rules) => (rules.advance(now), rules.lead.is_some()),
-            None => (now.wall_ms, true),
+        self.with(|rules, now| {
+            // Before it starts, nobody knows what is over.
+            let Some(rules) = rules else { return (0, true) };
+            let time = rules.advance(now);
+            rules.lead.map_or((time, false), |lead| (lead.begun_at_ms, true))
         })
     }
 
@@ -133,6 +137,12 @@ impl Clock for LogTime {
 
     fn monotonic(&self) -> Duration {
         self.clock.monotonic()
+    }
+
+    fn expiry_ms(&self, newest_ms: u64) -> u64 {
+        let (time, is_held) = self.look();
+        // Records that were written meanwhile move it no further.
+        if is_held { time } else { time.max(newest_ms) }
     }
 }
 
@@ -163,6 +173,8 @@ struct Rules {
 struct Lead {
     since: Duration,
     smallest_ms: u64,
+    /// Log time when it was seen first: nothing expires behind that while it lasts.
+    begun_at_ms: u64,
 }
 
 impl Rules {
@@ -215,7 +227,7 @@ impl Rules {
         }
         let lead = match self.lead {
             Some(lead) => Lead { smallest_ms: lead.smallest_ms.min(lead_ms), ..lead },
-            None => Lead { since: now.monotonic, smallest_ms: lead_ms },
+            None => Lead { since: now.monotonic, smallest_ms: lead_ms, begun_at_ms: time },
         };
         if now.monotonic.saturating_sub(lead.since) < self.limits.settle {
             self.lead = Some(lead);
@@ -367,6 +379,29 @@ mod tests {
         assert!(time.clock_held());
         clock.pass(9 * MINUTE);
         assert_eq!(time.wall_ms(), START + 18 * MINUTE);
+    }
+
+    #[test]
+    fn the_time_of_expiry_stands_still_while_a_wall_clock_ahead_is_not_believed() {
+        let (clock, time) = started(Some(START), START);
+        clock.pass(MINUTE);
+        assert_eq!(time.expiry_ms(0), START + MINUTE);
+        // A record that is ahead of the clock counts.
+        assert_eq!(time.expiry_ms(START + 2 * MINUTE), START + 2 * MINUTE);
+        clock.set(START + 30 * DAY);
+        assert!(time.clock_held());
+        clock.pass(5 * MINUTE);
+        assert_eq!(time.wall_ms(), START + 6 * MINUTE);
+        assert_eq!(time.expiry_ms(START + 6 * MINUTE), START + MINUTE);
+        // The doubt ends: what passed meanwhile counts at once.
+        clock.set(START + 6 * MINUTE);
+        assert_eq!(time.expiry_ms(0), START + 6 * MINUTE);
+        clock.set(START + 30 * DAY);
+        assert_eq!(time.expiry_ms(0), START + 6 * MINUTE);
+        clock.pass(MINUTE);
+        assert_eq!(time.expiry_ms(0), START + 6 * MINUTE);
+        assert_eq!(time.rebase(), START + 30 * DAY + MINUTE);
+        assert_eq!(time.expiry_ms(0), START + 30 * DAY + MINUTE);
     }
 
     #[test]

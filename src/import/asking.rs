@@ -12,6 +12,14 @@ use super::request::ImportRequest;
 use crate::broadcast::{Answer, Broadcaster, CollectionSpec, Identity, Request, State};
 use crate::error::{ErrorKind, Result};
 
+/// The domain of collections, in scopes and resources.
+pub(super) const COLLECTION: &str = "collection";
+
+/// What an import holds as long as it runs.
+pub(super) fn held(collection: u64) -> Resource {
+    Resource { domain: COLLECTION.to_owned(), key: collection.to_string(), shared: true }
+}
+
 /// Submits an import.
 ///
 /// # Errors
@@ -65,25 +73,24 @@ fn collection(
     (spec.collection(id), Some(spec))
 }
 
-fn asked(
+/// The broadcast of an import.
+pub(super) fn asked(
     request: &ImportRequest,
     call: &ImportCall,
     collection: &Collection,
     made: Option<CollectionSpec>,
 ) -> Request {
-    let domain = "collection".to_owned();
     let scope = call.key.as_ref().map(|key| Scope {
         principal: call.principal.clone(),
         message_type: IMPORT.to_owned(),
-        domain: domain.clone(),
+        domain: COLLECTION.to_owned(),
         identity: collection.id.to_string(),
         generation: collection.generation,
         client_key: key.clone().into_bytes(),
     });
-    let resource = Resource { domain, key: collection.id.to_string(), shared: true };
     let payload = request.encode(collection.id);
     let asked = Request::new(IMPORT, scope, collection.vchannels.clone(), payload)
-        .resources(vec![resource])
+        .resources(vec![held(collection.id)])
         .identity(Identity::Fields(request.fields(collection.id)));
     match made {
         Some(spec) => asked.making_collection(collection.id, spec),

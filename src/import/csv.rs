@@ -54,7 +54,7 @@ pub(crate) fn survey(source: &Source, pass: &mut FirstPass<'_>) -> Result<Survey
         sizer.add(rows.len);
         pass.progress.add(rows.len)?;
     }
-    let sha256 = rows.stream.finish()?;
+    let sha256 = vec![rows.stream.finish()?];
     let overhead = OFFSET_BYTES.saturating_mul(header.len() as u64);
     let fields = header.into_iter().map(|name| field(name, pass.expected));
     let schema = read::schema(fields.collect());
@@ -140,8 +140,8 @@ impl RowReader for CsvReader {
         read::batch(self.schema.clone(), arrays, count).map(Some)
     }
 
-    fn finish(self: Box<Self>) -> Result<Sha256Sum> {
-        self.rows.stream.finish()
+    fn finish(self: Box<Self>) -> Result<Vec<Sha256Sum>> {
+        Ok(vec![self.rows.stream.finish()?])
     }
 }
 

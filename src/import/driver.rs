@@ -22,12 +22,12 @@ use oncelog_format::control::{Collection, JobPhase, JobState, PchannelEnd};
 use oncelog_format::message::{BroadcastId, SliceStamp};
 
 use super::jobs::Watch;
-use super::plan::Plan;
+use super::plan::{self, Plan};
 use super::replay::unify::Unified;
 use super::request::ImportRequest;
+use super::roots::Origin;
 use super::slice;
 use super::slices::{self, ReadySlice, SliceAt};
-use super::source::Source;
 use super::verdict::{ABORT, AttemptOf, COMMIT, SLICE};
 use crate::broadcast::{Job, Jobs, SliceMessage};
 use crate::error::{Error, ErrorKind, Result};
@@ -70,15 +70,23 @@ pub(crate) fn drive(id: BroadcastId, jobs: &Jobs, watch: &Watch) -> Result<()> {
     let driver = Driver { id, attempt: job.attempt, jobs, watch };
     match driver.work(&job) {
         Ok(rows) => {
-            driver.record_before_end(JobPhase::Committing, (APPENDED, rows), "")?;
+            driver.record_before_end(JobPhase::Committing, (APPENDED, rows), ("", Vec::new()))?;
             driver.end(true)
         }
         Err(Halt::Failed(error)) => {
-            driver.record_before_end(JobPhase::Failed, (100, 0), &told(&error))?;
+            let fault = fault_of(&job, &error);
+            driver.record_before_end(JobPhase::Failed, (100, 0), (&told(&error), fault))?;
             driver.end(false)
         }
         Err(Halt::Stopped(error)) => Err(error),
     }
+}
+
+/// Which file of a job an error is about, as its record says it.
+fn fault_of(job: &Job, error: &Error) -> Vec<u8> {
+    let Ok((request, _)) = ImportRequest::decode(&job.accepted.payload) else { return Vec::new() };
+    let number = request.paths().position(|path| error.path() == Some(path));
+    number.map(plan::fault).unwrap_or_default()
 }
 
 /// An error with its place and causes, in one line.
@@ -113,16 +121,18 @@ impl Driver<'_> {
         let (request, collection) =
             ImportRequest::decode(&job.accepted.payload).map_err(Halt::Failed)?;
         let gone = || Error::new(ErrorKind::InvalidInput, "the collection is no longer there");
+        let origin = self.watch.origin(&request).map_err(Halt::Stopped)?;
         let collection = self.jobs.collection(collection).ok_or_else(gone).map_err(Halt::Failed)?;
         let (plan, from) = match &job.plan {
             Some(record) => (Plan::of(record).map_err(Halt::Failed)?, record.from.clone()),
-            None => self.plan(&request, &collection)?,
+            None => self.plan(&request, &origin, &collection)?,
         };
-        let progress = job.state.as_ref().map_or(0, |state| state.rows);
-        self.watch.set(JobPhase::Importing, SURVEYED, progress);
+        let said = job.state.as_ref().map_or((0, 0), |state| (state.progress, state.rows));
+        let recorded = SURVEYED.max(u64::from(said.0));
+        self.watch.set(JobPhase::Importing, recorded, said.1);
         self.watch.expect(plan.rows);
         let lanes = self.lanes(&collection, &from)?;
-        self.append_all(&plan, &collection, &lanes)?;
+        self.append_all((&plan, &origin), &collection, &lanes, recorded)?;
         Ok(plan.rows)
     }
 
@@ -130,10 +140,11 @@ impl Driver<'_> {
     fn plan(
         &self,
         request: &ImportRequest,
+        origin: &Origin,
         collection: &Collection,
     ) -> Step<(Plan, Vec<PchannelEnd>)> {
-        self.record(JobPhase::PreImporting, 0, 0, "").map_err(Halt::Stopped)?;
-        let total: u64 = request.files.iter().map(|path| size_of(path)).sum();
+        self.record(JobPhase::PreImporting, 0, 0).map_err(Halt::Stopped)?;
+        let total: u64 = request.paths().map(|path| size_of(origin, path)).sum();
         let mut read = 0_u64;
         let mut report = |bytes: u64| {
             read = read.saturating_add(bytes);
@@ -147,24 +158,23 @@ impl Driver<'_> {
         };
         let key = collection.primary_key.as_deref();
         let max = self.watch.slice_rows_max();
-        let surveyed = Plan::survey(request, key, expected.as_deref(), max, &mut report);
+        let surveyed = Plan::survey(request, origin, (key, expected.as_deref()), max, &mut report);
         let plan = surveyed.map_err(|e| self.halt(e))?;
         if expected.is_none() {
             self.state_schema(&plan, collection)?;
         }
-        let from = self.jobs.pin_ends(self.id).map_err(Halt::Stopped)?;
         let vchannels = collection.vchannels.clone();
-        let record = plan.record(self.id, self.attempt, vchannels, from.clone());
+        let record = plan.record(self.id, self.attempt, vchannels, Vec::new());
         let record = record.map_err(Halt::Failed)?;
-        self.jobs.plan(record).map_err(Halt::Stopped)?;
-        self.record(JobPhase::Importing, SURVEYED, 0, "").map_err(Halt::Stopped)?;
+        let from = self.jobs.plan(record).map_err(Halt::Stopped)?;
+        self.record(JobPhase::Importing, SURVEYED, 0).map_err(Halt::Stopped)?;
         Ok((plan, from))
     }
 
     /// The first import of a collection states its schema.
     fn state_schema(&self, plan: &Plan, collection: &Collection) -> Step<()> {
         let mut unified = Unified::default();
-        plan.files.iter().for_each(|file| unified.add(&file.survey.schema));
+        plan.sets.iter().for_each(|set| unified.add(&set.survey.schema));
         let schema = slice::encode_schema(&unified.schema()).map_err(Halt::Failed)?;
         let collection = Collection { schema, ..collection.clone() };
         self.jobs.update_collection(collection).map_err(Halt::Stopped)
@@ -223,14 +233,22 @@ impl Driver<'_> {
         Ok(have)
     }
 
-    /// Appends the slices that do not stand yet, while the next ones are read.
-    fn append_all(&self, plan: &Plan, collection: &Collection, lanes: &[Lane]) -> Step<()> {
+    /// Appends the slices that do not stand yet, while the next ones are read. `recorded` percent
+    /// were told of before.
+    fn append_all(
+        &self,
+        (plan, origin): (&Plan, &Origin),
+        collection: &Collection,
+        lanes: &[Lane],
+        mut recorded: u64,
+    ) -> Step<()> {
         let (ready, slices) = mpsc::sync_channel(READY_SLICES);
         thread::scope(|scope| {
             let produce = move || {
                 let stands = |at: SliceAt| lanes.iter().all(|lane| lane.have.contains(&at));
                 let mut take = |slice| ready.send(Ok(slice)).is_ok();
-                if let Err(error) = slices::produce(plan, collection, &stands, &mut take) {
+                if let Err(error) = slices::produce((plan, origin), collection, &stands, &mut take)
+                {
                     // Without a receiver nobody wants to know.
                     drop(ready.send(Err(error)));
                 }
@@ -241,7 +259,6 @@ impl Driver<'_> {
                 let what = "a thread for an import cannot be started";
                 Halt::Stopped(Error::new(ErrorKind::Io, what).with_source(e))
             })?;
-            let mut recorded = SURVEYED;
             for slice in slices {
                 let mut slice = slice.map_err(|e| self.halt(e))?;
                 self.watch.go_on().map_err(|e| self.halt(e))?;
@@ -250,8 +267,11 @@ impl Driver<'_> {
                 if percent >= recorded + RECORD_STEP && percent < APPENDED {
                     recorded = percent;
                     let rows = slice.rows_behind;
-                    let done = self.record(JobPhase::Importing, percent, rows, "");
-                    done.map_err(Halt::Stopped)?;
+                    match self.record(JobPhase::Importing, percent, rows) {
+                        // Rows that stand are committed without it, also on a full disk.
+                        Err(e) if e.kind() == ErrorKind::StoreFull => {}
+                        recorded => recorded.map_err(Halt::Stopped)?,
+                    }
                 }
             }
             Ok(())
@@ -302,7 +322,16 @@ impl Driver<'_> {
         }
     }
 
-    fn record(&self, phase: JobPhase, progress: u64, rows: u64, reason: &str) -> Result<()> {
+    fn record(&self, phase: JobPhase, progress: u64, rows: u64) -> Result<()> {
+        self.record_with(phase, (progress, rows), ("", Vec::new()))
+    }
+
+    fn record_with(
+        &self,
+        phase: JobPhase,
+        (progress, rows): (u64, u64),
+        (reason, detail): (&str, Vec<u8>),
+    ) -> Result<()> {
         let progress = percent(progress);
         self.watch.set(phase, u64::from(progress), rows);
         self.jobs.record(JobState {
@@ -312,7 +341,7 @@ impl Driver<'_> {
             progress,
             rows,
             reason: reason.to_owned(),
-            detail: Vec::new(),
+            detail,
         })
     }
 
@@ -321,10 +350,10 @@ impl Driver<'_> {
     fn record_before_end(
         &self,
         phase: JobPhase,
-        (progress, rows): (u64, u64),
-        reason: &str,
+        done: (u64, u64),
+        (reason, detail): (&str, Vec<u8>),
     ) -> Result<()> {
-        match self.record(phase, progress, rows, reason) {
+        match self.record_with(phase, done, (reason, detail)) {
             Err(e) if e.kind() == ErrorKind::StoreFull => {
                 let job = self.id.0;
                 tracing::warn!(job, reason, error = %e, "a job ends without a record of it");
@@ -353,6 +382,6 @@ fn percent(value: u64) -> u8 {
     u8::try_from(value.min(100)).unwrap_or(100)
 }
 
-fn size_of(path: &Path) -> u64 {
-    Source::open(path).map_or(0, |source| source.identity.bytes)
+fn size_of(origin: &Origin, path: &Path) -> u64 {
+    origin.open(path).map_or(0, |source| source.identity.bytes)
 }

@@ -17,6 +17,8 @@ pub enum Format {
     Json,
     /// One JSON object a line (`.jsonl`, `.ndjson`).
     JsonLines,
+    /// Columns of NumPy, a file each (`.npy`).
+    Numpy,
     /// Apache Parquet (`.parquet`).
     Parquet,
 }
@@ -33,12 +35,33 @@ impl Format {
             Some("csv") => Ok(Self::Csv),
             Some("json") => Ok(Self::Json),
             Some("jsonl" | "ndjson") => Ok(Self::JsonLines),
+            Some("npy") => Ok(Self::Numpy),
             Some("parquet") => Ok(Self::Parquet),
             _ => {
-                let what = "the name tells no format, expected .parquet, .csv, .json or .jsonl";
+                let what =
+                    "the name tells no format, expected .parquet, .csv, .json, .jsonl or .npy";
                 Err(Error::new(ErrorKind::InvalidInput, what).at_path(path))
             }
         }
+    }
+
+    /// The format of a set: that of its only file, or NumPy.
+    ///
+    /// # Errors
+    ///
+    /// `InvalidInput` for no file, a name that tells no format, and several that are not all NumPy.
+    pub(crate) fn of_set<P: AsRef<Path>>(set: &[P]) -> Result<Self> {
+        let Some((first, others)) = set.split_first() else {
+            return Err(Error::new(ErrorKind::InvalidInput, "a set of no file"));
+        };
+        let format = Self::of_name(first.as_ref())?;
+        for path in others.iter().map(AsRef::as_ref) {
+            if format != Self::Numpy || Self::of_name(path)? != Self::Numpy {
+                let what = "several files are a set where each is a column, expected .npy";
+                return Err(Error::new(ErrorKind::InvalidInput, what).at_path(path));
+            }
+        }
+        Ok(format)
     }
 
     /// Fails when the content is plainly of another format.
@@ -54,9 +77,10 @@ impl Format {
             Err(Place { offset: Some(0), ..Place::default() }.error(path, &what))
         };
         match (self, found) {
-            (Self::Parquet, Looks::Parquet) => Ok(()),
-            (Self::Parquet, _) => other("not"),
+            (Self::Parquet, Looks::Parquet) | (Self::Numpy, Looks::Numpy) => Ok(()),
+            (Self::Parquet | Self::Numpy, _) => other("not"),
             (_, Looks::Parquet) => other("Parquet"),
+            (_, Looks::Numpy) => other("NumPy"),
             (_, Looks::Binary) => other("not text"),
             (Self::Csv, Looks::JsonArray | Looks::JsonObject) => other("JSON"),
             (Self::JsonLines, Looks::JsonArray) => other("a JSON array"),
@@ -70,6 +94,9 @@ impl Format {
     fn looks_like(start: &[u8]) -> Looks {
         if start.starts_with(b"PAR1") || start.starts_with(b"PARE") {
             return Looks::Parquet;
+        }
+        if start.starts_with(NUMPY_MAGIC) {
+            return Looks::Numpy;
         }
         if start.contains(&0) || start.starts_with(&[0x1f, 0x8b]) {
             return Looks::Binary;
@@ -91,8 +118,12 @@ impl Format {
 /// The byte order mark that some programs put in front of UTF-8.
 pub(crate) const BOM: &[u8] = b"\xef\xbb\xbf";
 
+/// The first bytes of a NumPy file.
+pub(crate) const NUMPY_MAGIC: &[u8] = b"\x93NUMPY";
+
 enum Looks {
     Parquet,
+    Numpy,
     Binary,
     JsonArray,
     JsonObject,
@@ -105,6 +136,7 @@ impl fmt::Display for Format {
             Self::Csv => "CSV",
             Self::Json => "JSON",
             Self::JsonLines => "JSON Lines",
+            Self::Numpy => "NumPy",
             Self::Parquet => "Parquet",
         })
     }

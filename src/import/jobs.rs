@@ -1,22 +1,25 @@
 //! Imports of a store: asking for one, following it, cancelling it.
 //!
-//! [`Imports`] owns the threads that drive jobs, one a running job. They begin where the records of
-//! the job end, whoever began it, and end with it or with the store.
+//! [`Imports`] owns the threads that drive jobs, a bounded number of them (`pool`), and tells of
+//! jobs (`look`).
 
-use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
+mod look;
+mod pool;
+
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use oncelog_format::control::JobPhase;
 use oncelog_format::message::BroadcastId;
 
+pub use self::look::{ImportFile, ImportJob, ImportPage, JobLook};
+pub(crate) use self::pool::Watch;
+use self::pool::{Entry, JOBS_AT_ONCE, Pool};
 use super::asking;
-use super::driver;
 use super::kind;
 use super::plan::is_changed;
 use super::request::ImportRequest;
+use super::roots::{ImportRoots, Origin};
 use super::sizer::SLICE_ROWS;
 use crate::broadcast::{Answer, Broadcaster, Job, Jobs, MessageType, check_client_key};
 use crate::clock::{Clock, SystemClock};
@@ -118,31 +121,9 @@ impl Default for Imports {
 #[derive(Debug)]
 struct Shared {
     slice_rows_max: u32,
-    jobs: Mutex<Running>,
-    changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct Running {
-    jobs: HashMap<BroadcastId, Entry>,
-    closing: bool,
-}
-
-#[derive(Debug)]
-struct Entry {
-    progress: ImportProgress,
-    cancelled: bool,
-    /// Why the driver stopped, until it is started again.
-    stopped: Option<Error>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Entry {
-    const fn new() -> Self {
-        let phase = JobPhase::Pending;
-        let progress = ImportProgress { phase, percent: 0, rows: 0, rows_total: None };
-        Self { progress, cancelled: false, stopped: None, thread: None }
-    }
+    jobs_at_once: usize,
+    roots: Option<ImportRoots>,
+    pool: Pool,
 }
 
 /// Longest sleep of a follower between two looks.
@@ -161,8 +142,34 @@ impl Imports {
     pub fn with_slice_rows(rows: u32) -> Self {
         // Slices are sized by windows of powers of two.
         let slice_rows_max = 1 << rows.clamp(1, SLICE_ROWS).ilog2();
-        let (jobs, changed) = (Mutex::default(), Condvar::new());
-        Self { shared: Arc::new(Shared { slice_rows_max, jobs, changed }) }
+        Self::of(slice_rows_max, JOBS_AT_ONCE, None)
+    }
+
+    fn of(slice_rows_max: u32, jobs_at_once: usize, roots: Option<ImportRoots>) -> Self {
+        let pool = Pool::default();
+        Self { shared: Arc::new(Shared { slice_rows_max, jobs_at_once, roots, pool }) }
+    }
+
+    /// The same, for requests that may name files below these roots alone.
+    #[must_use]
+    pub fn below(self, roots: ImportRoots) -> Self {
+        Self::of(self.shared.slice_rows_max, self.shared.jobs_at_once, Some(roots))
+    }
+
+    /// The same, with so many jobs driven at once (4 where nothing else is asked for, 1 at least);
+    /// the others wait for one of them to end.
+    #[must_use]
+    pub fn at_once(self, jobs: usize) -> Self {
+        Self::of(self.shared.slice_rows_max, jobs.max(1), self.shared.roots.clone())
+    }
+
+    fn pool(&self) -> &Pool {
+        &self.shared.pool
+    }
+
+    /// The roots that requests are held to.
+    pub(crate) fn roots(&self) -> Option<&ImportRoots> {
+        self.shared.roots.as_ref()
     }
 
     /// The message types that the store's broadcaster must know.
@@ -171,12 +178,13 @@ impl Imports {
         kind::types(self)
     }
 
-    /// Asks for an import; answers when its job exists, or with the original's answer.
+    /// Asks for an import; answers when its job exists, or with the original's answer. A job of the
+    /// key that failed is tried again where the call says so, and one that stopped goes on.
     ///
     /// # Errors
     ///
     /// `InvalidInput` for what the request alone shows, which consumes no key; else as
-    /// [`Broadcaster::submit`].
+    /// [`Broadcaster::submit`], and as [`Jobs::reattempt`].
     ///
     /// # Durability
     ///
@@ -187,13 +195,32 @@ impl Imports {
         request: ImportRequest,
         call: &ImportCall,
     ) -> Result<Answer> {
-        let base = std::env::current_dir()
-            .map_err(|e| Error::new(ErrorKind::Io, "the current directory").with_source(e))?;
-        let request = request.normalised(&base)?;
+        let request = match self.roots() {
+            Some(roots) => request.below(roots)?,
+            None => {
+                let base = std::env::current_dir();
+                let what = "the current directory";
+                let base = base.map_err(|e| Error::new(ErrorKind::Io, what).with_source(e))?;
+                request.normalised(&base)?
+            }
+        };
         if let Some(key) = &call.key {
             check_client_key(key.as_bytes())?;
         }
-        asking::submit(broadcaster, &request, call)
+        let (clock, jobs) = (SystemClock::default(), broadcaster.jobs());
+        let start = clock.monotonic();
+        let answer = asking::submit(broadcaster, &request, call)?;
+        if answer.duplicated {
+            if call.retry_failed && is_failed(&jobs, answer.id) {
+                let waited = clock.monotonic().saturating_sub(start);
+                let left = call.wait.map(|wait| wait.saturating_sub(waited));
+                retry(&jobs, answer.id, left).map_err(|error| naming(error, answer.id))?;
+            }
+            if jobs.get(answer.id).is_some_and(|job| job.over.is_none()) {
+                self.drive(answer.id, &jobs);
+            }
+        }
+        Ok(answer)
     }
 
     /// Runs an import to its end.
@@ -201,7 +228,8 @@ impl Imports {
     /// # Errors
     ///
     /// As [`Imports::submit`]; `InFlight` when the wait was over first; what stopped the driver
-    /// (`StoreFull`, `Poisoned`, ..), after which the same call goes on where it stopped.
+    /// (`StoreFull`, `Poisoned`, ..), after which the same call goes on where it stopped. Once there
+    /// is a job, the error names it: [`Error::broadcast_id`].
     ///
     /// # Durability
     ///
@@ -218,12 +246,36 @@ impl Imports {
         let answer = self.submit(broadcaster, request, call)?;
         let left = || call.wait.map(|wait| wait.saturating_sub(clock.monotonic() - start));
         let jobs = broadcaster.jobs();
-        let mut job = self.follow(&jobs, answer.id, &left, on_progress)?;
-        if call.retry_failed && job.phase() == JobPhase::Failed {
-            jobs.reattempt(answer.id, left())?;
-            job = self.follow(&jobs, answer.id, &left, on_progress)?;
+        let job = self.follow(&jobs, answer.id, &left, on_progress);
+        // Without a key, that there is a job tells what may be asked for again.
+        let job = job.map_err(|error| naming(error, answer.id))?;
+        Ok(self.report(&answer, &job))
+    }
+
+    /// What a caller is told about a job that is over.
+    fn report(&self, answer: &Answer, job: &Job) -> ImportReport {
+        let phase = job.phase();
+        let completed = phase == JobPhase::Completed;
+        ImportReport {
+            job: answer.id,
+            phase,
+            rows: if completed { job.state.as_ref().map_or(0, |state| state.rows) } else { 0 },
+            progress: 100,
+            duplicated: answer.duplicated,
+            expires_at_ms: answer.expires_at_ms,
+            reason: if completed { String::new() } else { job.reason().to_owned() },
+            source_changed: answer.duplicated && self.is_source_changed(job),
+            clock_held: answer.clock_held,
         }
-        Ok(report(&answer, &job))
+    }
+
+    /// Whether a source of a job is by now unlike what was imported.
+    fn is_source_changed(&self, job: &Job) -> bool {
+        let Some(plan) = &job.plan else { return false };
+        let request = ImportRequest::decode(&job.accepted.payload);
+        let origin = request.and_then(|(request, _)| Origin::of(request.root(), self.roots()));
+        // What cannot be looked at is not what it was.
+        origin.map_or(true, |origin| plan.files.iter().any(|file| is_changed(file, &origin)))
     }
 
     /// Follows a job to its end.
@@ -251,21 +303,20 @@ impl Imports {
                 let what = format!("the job {id} still runs");
                 return Err(Error::new(ErrorKind::InFlight, what));
             }
-            let running = self.lock();
-            let waited = self.shared.changed.wait_timeout(running, wait);
-            let (mut running, _) = waited.unwrap_or_else(PoisonError::into_inner);
-            let Some(entry) = running.jobs.get_mut(&id) else {
+            let running = self.pool().lock();
+            let waited = self.pool().changed.wait_timeout(running, wait);
+            let (running, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            let Some(entry) = running.jobs.get(&id) else {
                 if running.closing {
                     return Err(Error::new(ErrorKind::Closed, "the store was closed"));
                 }
-                // It ended just now, or another follower took the error that stopped it.
+                // It ended just now.
                 drop(running);
                 self.drive(id, jobs);
                 continue;
             };
-            if let Some(error) = entry.stopped.take() {
-                running.jobs.remove(&id);
-                return Err(error);
+            if let Some(error) = &entry.stopped {
+                return Err(error.clone());
             }
             let progress = entry.progress;
             drop(running);
@@ -276,7 +327,7 @@ impl Imports {
     /// How far a job is that runs in this process.
     #[must_use]
     pub fn progress(&self, job: BroadcastId) -> Option<ImportProgress> {
-        self.lock().jobs.get(&job).map(|entry| entry.progress)
+        self.pool().lock().jobs.get(&job).map(|entry| entry.progress)
     }
 
     /// Cancels a job: its attempt is aborted, unless its commit was accepted before. Returns when
@@ -301,162 +352,41 @@ impl Imports {
         if found.over.is_some() {
             return Ok(found);
         }
-        self.lock().jobs.entry(job).or_insert_with(Entry::new).cancelled = true;
+        self.pool().lock().jobs.entry(job).or_insert_with(Entry::new).cancelled = true;
         let clock = SystemClock::default();
         let start = clock.monotonic();
         let left = || wait.map(|wait| wait.saturating_sub(clock.monotonic() - start));
         self.follow(&jobs, job, &left, &mut |_| {})
     }
+}
 
-    /// Starts the driver of a job, unless it runs.
-    pub(crate) fn drive(&self, job: BroadcastId, jobs: &Jobs) {
-        let mut running = self.lock();
-        if running.closing {
-            return;
-        }
-        let entry = running.jobs.entry(job).or_insert_with(Entry::new);
-        if entry.thread.as_ref().is_some_and(|thread| !thread.is_finished()) {
-            return;
-        }
-        entry.stopped = None;
-        jobs.going(job);
-        let (imports, own) = (self.clone(), jobs.clone());
-        let thread = thread::Builder::new()
-            .name(format!("import-{job}"))
-            .spawn(move || imports.run_driver(job, &own));
-        match thread {
-            Ok(thread) => entry.thread = Some(thread),
-            Err(e) => {
-                let what = "a thread for an import cannot be started";
-                let error = Error::new(ErrorKind::Io, what).with_source(e);
-                jobs.stopped(job, error.clone());
-                entry.stopped = Some(error);
-            }
-        }
-    }
+/// An error about a job that exists, which says so.
+fn naming(error: Error, job: BroadcastId) -> Error {
+    if error.broadcast_id().is_some() { error } else { error.with_broadcast(job.0) }
+}
 
-    fn run_driver(&self, job: BroadcastId, jobs: &Jobs) {
-        let watch = Watch { imports: self.clone(), job };
-        let ended = catch_unwind(AssertUnwindSafe(|| driver::drive(job, jobs, &watch)));
-        let mut running = self.lock();
-        let is_done = matches!(ended, Ok(Ok(())));
-        match ended {
-            Ok(Ok(())) => {
-                running.jobs.remove(&job);
-            }
-            Ok(Err(error)) => watch.stopped(&mut running, jobs, error),
-            Err(_) => {
-                let error = Error::new(ErrorKind::Io, "the driver of an import panicked");
-                watch.stopped(&mut running, jobs, error);
-            }
-        }
-        drop(running);
-        self.shared.changed.notify_all();
-        // Whoever began another attempt meanwhile found this thread still there.
-        if is_done && jobs.get(job).is_some_and(|job| job.over.is_none()) {
-            self.drive(job, jobs);
-        }
-    }
+fn is_failed(jobs: &Jobs, job: BroadcastId) -> bool {
+    jobs.get(job).is_some_and(|job| matches!(job.over, Some((false, _))))
+}
 
-    /// Ends all drivers and waits for them; jobs stay as they are.
-    pub(crate) fn stop(&self) {
-        let threads: Vec<JoinHandle<()>> = {
-            let mut running = self.lock();
-            running.closing = true;
-            running.jobs.values_mut().filter_map(|entry| entry.thread.take()).collect()
-        };
-        for thread in threads {
-            // A driver's panic was caught and told within its thread.
-            drop(thread.join());
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Running> {
-        self.shared.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+/// Begins the next attempt of a job that failed, unless another call was faster.
+fn retry(jobs: &Jobs, job: BroadcastId, wait: Option<Duration>) -> Result<()> {
+    match jobs.reattempt(job, wait) {
+        Err(e) if e.kind() == ErrorKind::InvalidInput && !is_failed(jobs, job) => Ok(()),
+        begun => begun.map(drop),
     }
 }
 
-/// What a driver tells and asks while it works.
-#[derive(Debug)]
-pub(crate) struct Watch {
-    imports: Imports,
-    job: BroadcastId,
-}
-
-impl Watch {
-    /// Tells how far the job is.
-    pub(crate) fn set(&self, phase: JobPhase, percent: u64, rows: u64) {
-        let mut running = self.imports.lock();
-        if let Some(entry) = running.jobs.get_mut(&self.job) {
-            let percent = u8::try_from(percent.min(100)).unwrap_or(100);
-            entry.progress = ImportProgress { phase, percent, rows, ..entry.progress };
-        }
-        drop(running);
-        self.imports.shared.changed.notify_all();
-    }
-
-    /// Tells how many rows there will be.
-    pub(crate) fn expect(&self, rows: u64) {
-        if let Some(entry) = self.imports.lock().jobs.get_mut(&self.job) {
-            entry.progress.rows_total = Some(rows);
-        }
-    }
-
-    /// Fails when the job was cancelled, or the store is being closed.
-    pub(crate) fn go_on(&self) -> Result<()> {
-        let running = self.imports.lock();
-        if running.closing {
-            return Err(Error::new(ErrorKind::Closed, "the store is being closed"));
-        }
-        if running.jobs.get(&self.job).is_some_and(|entry| entry.cancelled) {
-            return Err(Error::new(ErrorKind::InvalidInput, "the job was cancelled"));
-        }
-        Ok(())
-    }
-
-    /// Whether the store is being closed.
-    pub(crate) fn is_stopping(&self) -> bool {
-        self.imports.lock().closing
-    }
-
-    /// Most rows of a slice.
-    pub(crate) fn slice_rows_max(&self) -> u32 {
-        self.imports.shared.slice_rows_max
-    }
-
-    fn stopped(&self, running: &mut Running, jobs: &Jobs, error: Error) {
-        if let Some(entry) = running.jobs.get_mut(&self.job) {
-            // Under the lock under which another driver begins: what is told last is so.
-            jobs.stopped(self.job, error.clone());
-            entry.stopped = Some(error);
-        }
-    }
-}
-
-/// What a caller is told about a job that is over.
-fn report(answer: &Answer, job: &Job) -> ImportReport {
-    let phase = job.phase();
-    let completed = phase == JobPhase::Completed;
-    let files = job.plan.as_ref().map(|plan| plan.files.as_slice()).unwrap_or_default();
-    ImportReport {
-        job: answer.id,
-        phase,
-        rows: if completed { job.state.as_ref().map_or(0, |state| state.rows) } else { 0 },
-        progress: 100,
-        duplicated: answer.duplicated,
-        expires_at_ms: answer.expires_at_ms,
-        reason: if completed { String::new() } else { job.reason().to_owned() },
-        source_changed: answer.duplicated && files.iter().any(is_changed),
-        clock_held: answer.clock_held,
-    }
-}
-
+#[cfg(test)]
+mod below;
 #[cfg(test)]
 mod crash;
 #[cfg(test)]
 mod full;
 #[cfg(test)]
 mod halts;
+#[cfg(test)]
+mod listed;
 #[cfg(all(test, planted))]
 mod planted;
 #[cfg(test)]

@@ -38,7 +38,7 @@ pub(crate) fn survey(
         sizer.add(len);
         pass.progress.add(len)?;
     }
-    let sha256 = rows.finish()?;
+    let sha256 = vec![rows.finish()?];
     let schema = columns::schema_of(columns.names(), &kinds);
     let overhead = VALUE_BYTES.saturating_mul(schema.fields().len() as u64);
     let slice_rows = sizer.slice_rows(overhead);
@@ -145,8 +145,8 @@ impl RowReader for JsonReader {
         super::read::batch(self.schema.clone(), arrays, count).map(Some)
     }
 
-    fn finish(self: Box<Self>) -> Result<Sha256Sum> {
-        self.rows.finish()
+    fn finish(self: Box<Self>) -> Result<Vec<Sha256Sum>> {
+        Ok(vec![self.rows.finish()?])
     }
 }
 

@@ -1,13 +1,18 @@
 //! The message types of an import: the one that starts a job, the two that end an attempt.
 
+use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::Arc;
 
-use oncelog_format::message::BroadcastId;
+use oncelog_format::message::{BroadcastId, Resource};
 
+use super::asking::{COLLECTION, held};
 use super::jobs::Imports;
 use super::request::ImportRequest;
-use super::verdict::{ABORT, COMMIT};
-use crate::broadcast::{Jobs, MessageType, Request, Role, State, Task, Verdict};
+use super::verdict::{ABORT, AttemptOf, COMMIT};
+use crate::broadcast::{
+    Identity, JobEnding, Jobs, MessageType, Request, Role, State, Task, Verdict,
+};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Name of the message type that starts a job.
@@ -35,17 +40,14 @@ impl MessageType for Import {
     }
 
     fn validate(&self, request: &Request) -> Result<()> {
-        // Bytes that a caller made up are a wrong call; only those that were accepted are damaged.
-        let decoded = ImportRequest::decode(&request.payload).map_err(|e| {
-            Error::new(ErrorKind::InvalidInput, "the payload is not that of an import")
-                .with_source(e)
-        });
-        decoded?.0.check_files()
+        let (asked, id) = decoded(request)?;
+        let asked = asked.taken(self.imports.roots())?;
+        check_own(request, &asked, id)?;
+        asked.check_files(self.imports.roots())
     }
 
     fn recheck(&self, request: &Request, state: &State) -> Result<()> {
-        let (asked, id) = ImportRequest::decode(&request.payload)?;
-        let refuse = |what: String| Err(Error::new(ErrorKind::InvalidInput, what));
+        let (asked, id) = decoded(request)?;
         let Some(found) = state.collection(id).filter(|found| found.name == asked.collection)
         else {
             return refuse(format!("the collection `{}` is no longer there", asked.collection));
@@ -57,6 +59,31 @@ impl MessageType for Import {
         let count = u32::try_from(found.vchannels.len()).unwrap_or(u32::MAX);
         if asked.vchannels.is_some_and(|asked| asked != count) {
             return refuse(format!("the collection `{}` has {count} vchannels", found.name));
+        }
+        // Its ending goes where it goes, and has to reach all rows.
+        let [own, given] = [&found.vchannels, &request.vchannels].map(|names| {
+            let names: BTreeSet<&str> = names.iter().map(String::as_str).collect();
+            names
+        });
+        if own != given {
+            return unlike(&found.name, "vchannels", &listed(&own), &listed(&given));
+        }
+        if let Some(scope) = &request.scope
+            && scope.generation != found.generation
+        {
+            return unlike(&found.name, "generation", &found.generation, &scope.generation);
+        }
+        Ok(())
+    }
+
+    fn check_end(&self, ending: &JobEnding<'_>) -> Result<()> {
+        let own = if ending.commit { COMMIT } else { ABORT };
+        let attempt = AttemptOf { job: ending.job.id(), attempt: ending.attempt };
+        if ending.message_type != own || ending.payload != attempt.encode() {
+            let found = ending.message_type;
+            return refuse(format!(
+                "an import ends by {COMMIT} or {ABORT} of its attempt: expected {own}, found {found}"
+            ));
         }
         Ok(())
     }
@@ -75,6 +102,74 @@ impl MessageType for Import {
     }
 }
 
+fn decoded(request: &Request) -> Result<(ImportRequest, u64)> {
+    // Bytes that a caller made up are a wrong call; only those that were accepted are damaged.
+    ImportRequest::decode(&request.payload).map_err(|e| {
+        Error::new(ErrorKind::InvalidInput, "the payload is not that of an import").with_source(e)
+    })
+}
+
+/// Refuses what is like no request that [`asking`](super::asking) makes of this payload: the key
+/// would be another one, the collection would not be held, or two requests would be taken for one.
+fn check_own(request: &Request, asked: &ImportRequest, id: u64) -> Result<()> {
+    #[cfg(planted)]
+    if crate::planted::is_active(crate::planted::Bug::ImportBesideCollection) {
+        return Ok(());
+    }
+    let name = &asked.collection;
+    if let Some(scope) = &request.scope
+        && (scope.domain.as_str(), &scope.identity) != (COLLECTION, &id.to_string())
+    {
+        let found = format!("{}:{}", scope.domain, scope.identity);
+        return unlike(name, "scope", &format!("{COLLECTION}:{id}"), &found);
+    }
+    let text = |resource: &Resource| {
+        let shared = if resource.shared { ":shared" } else { "" };
+        format!("{}:{}{shared}", resource.domain, resource.key)
+    };
+    let [own, given] = [&[held(id)][..], &request.resources].map(|resources| {
+        let resources: BTreeSet<String> = resources.iter().map(text).collect();
+        resources
+    });
+    if own != given {
+        return unlike(name, "resources", &listed(&own), &listed(&given));
+    }
+    if let Some(property) = request.properties.keys().next() {
+        return unlike(name, "properties", &"none", property);
+    }
+    if request.payload != asked.clone().canonical()?.encode(id) {
+        return refuse(format!(
+            "the payload of an import of `{name}` is not in its one form, with absolute paths \
+             or such as lie below an import root"
+        ));
+    }
+    if request.identity != Identity::Fields(asked.fields(id)) {
+        return refuse(format!(
+            "an import of `{name}` is the same by the fields of its request: expected these, and \
+             not the whole of it; the call of imports gives them"
+        ));
+    }
+    Ok(())
+}
+
+fn listed<T: AsRef<str>>(names: &BTreeSet<T>) -> String {
+    let names: Vec<&str> = names.iter().map(T::as_ref).collect();
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
+}
+
+fn unlike(
+    name: &str,
+    what: &str,
+    expected: &dyn fmt::Display,
+    found: &dyn fmt::Display,
+) -> Result<()> {
+    refuse(format!("an import has the {what} of `{name}`: expected {expected}, found {found}"))
+}
+
+fn refuse(what: String) -> Result<()> {
+    Err(Error::new(ErrorKind::InvalidInput, what))
+}
+
 /// Ends an attempt. Its effect is its copies: a reader of the channels needs no other.
 #[derive(Debug)]
 pub(crate) struct Ending {
@@ -88,6 +183,14 @@ impl MessageType for Ending {
 
     fn role(&self) -> Role {
         Role::EndsJob
+    }
+
+    fn check_end(&self, ending: &JobEnding<'_>) -> Result<()> {
+        let job = &ending.job.message_type;
+        if job == IMPORT {
+            return Ok(());
+        }
+        refuse(format!("{} ends imports: expected a job of {IMPORT}, found {job}", self.name))
     }
 
     fn apply(&self, _task: &Task) -> Verdict {

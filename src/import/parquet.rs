@@ -6,16 +6,17 @@
 //! digest of each block; what is decoded afterwards is compared with these, block by block. No byte
 //! is decoded that was not part of the digest.
 //!
-//! Types are those of the Parquet schema; an Arrow schema that a writer embedded is left aside, as
-//! its dictionaries and views have the same values.
+//! Checksums of pages are verified where a page has one. Which types columns have, `columns` says.
 
 mod blocks;
+mod columns;
 
 use std::sync::Arc;
 
 use arrow_array::{Array, RecordBatch};
 use arrow_schema::SchemaRef;
 use arrow_select::concat::concat_batches;
+use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
     ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
 };
@@ -36,8 +37,9 @@ const STEP_BYTES: i64 = 8 << 20;
 /// The first pass over a source.
 pub(crate) fn survey(source: &Source, pass: &mut FirstPass<'_>) -> Result<Survey> {
     let file = VerifiedFile::new(source)?;
-    let sha256 = file.sha256();
-    let mut reader = ParquetRows::new(source, file, 0)?;
+    let sha256 = vec![file.sha256()];
+    let schema = columns::schema(source, &file).map_err(|e| file.failure().unwrap_or(e))?;
+    let mut reader = ParquetRows::new(source, file.clone(), &schema, Part::whole(0))?;
     let names: Vec<String> = reader.schema.fields().iter().map(|f| f.name().clone()).collect();
     read::check_names(source, &names)?;
     let key = pass.primary_key.map(|name| {
@@ -48,7 +50,9 @@ pub(crate) fn survey(source: &Source, pass: &mut FirstPass<'_>) -> Result<Survey
     });
     let key = key.transpose()?;
     let mut sizer = SliceSizer::default();
-    while let Some(batch) = reader.next()? {
+    loop {
+        let batch = reader.next().map_err(|e| at_fault(source, &file, &schema, reader.row, e))?;
+        let Some(batch) = batch else { break };
         if let Some((at, name)) = key
             && let Some(row) = first_null(batch.column(at))
         {
@@ -58,7 +62,6 @@ pub(crate) fn survey(source: &Source, pass: &mut FirstPass<'_>) -> Result<Survey
         measure(source, &batch, &mut sizer)?;
         pass.progress.add(batch.get_array_memory_size())?;
     }
-    let schema = reader.schema.clone();
     let slice_rows = sizer.slice_rows(0);
     Ok(Survey { schema, rows: sizer.rows(), sha256, slice_rows, kinds: Vec::new() })
 }
@@ -110,10 +113,10 @@ pub(crate) struct ParquetReader {
 
 impl ParquetReader {
     /// Reads the rows of a source with the schema of its first pass.
-    pub(crate) fn new(source: &Source, schema: SchemaRef, planned: Sha256Sum) -> Result<Self> {
+    pub(crate) fn new(source: &Source, schema: SchemaRef, planned: &[Sha256Sum]) -> Result<Self> {
         let file = VerifiedFile::new(source)?;
         let sha256 = file.sha256();
-        if sha256 != planned {
+        if [sha256] != planned {
             return Err(source_changed(source.file.path(), "its SHA-256 is another"));
         }
         let (file, source) = (Some(file), source.clone());
@@ -125,10 +128,8 @@ impl ParquetReader {
             return Ok(Some(left));
         }
         if let Some(file) = self.file.take() {
-            let rows = ParquetRows::new(&self.source, file, self.skipped)?;
-            if rows.schema != self.schema {
-                return Err(source_changed(self.source.file.path(), "its columns are others"));
-            }
+            let part = Part::whole(self.skipped);
+            let rows = ParquetRows::new(&self.source, file, &self.schema, part)?;
             self.rows = Some(rows);
         }
         self.rows.as_mut().map_or(Ok(None), ParquetRows::next)
@@ -166,51 +167,124 @@ impl RowReader for ParquetReader {
             [one] => Ok(Some(one.clone())),
             many => concat_batches(&self.schema, many)
                 .map(Some)
-                .map_err(|e| damaged(&self.source, 0, e.into())),
+                .map_err(|e| damaged(&self.source, Place::default(), e.into())),
         }
     }
 
-    fn finish(self: Box<Self>) -> Result<Sha256Sum> {
-        Ok(self.sha256)
+    fn finish(self: Box<Self>) -> Result<Vec<Sha256Sum>> {
+        Ok(vec![self.sha256])
     }
 }
 
 /// Decodes rows, and turns every way of failing into an error.
 struct ParquetRows {
     source: Source,
+    file: VerifiedFile,
     schema: SchemaRef,
     reader: ParquetRecordBatchReader,
+    /// The column, where only one is decoded.
+    column: Option<String>,
+    /// Of each column, whether the decoder leaves its text unchecked.
+    unchecked: Vec<bool>,
     /// Rows up to here were decoded or skipped.
     row: u64,
 }
 
+/// What is decoded of a file.
+struct Part {
+    /// Rows that are left out.
+    skip: u64,
+    /// One column alone.
+    column: Option<usize>,
+    /// Row by row.
+    is_single: bool,
+}
+
+impl Part {
+    const fn whole(skip: u64) -> Self {
+        Self { skip, column: None, is_single: false }
+    }
+}
+
 impl ParquetRows {
-    fn new(source: &Source, file: VerifiedFile, skip: u64) -> Result<Self> {
-        let skipped = usize::try_from(skip).unwrap_or(usize::MAX);
-        let (schema, reader) = guarded(source, 0, || {
+    fn new(source: &Source, file: VerifiedFile, schema: &SchemaRef, part: Part) -> Result<Self> {
+        let skipped = usize::try_from(part.skip).unwrap_or(usize::MAX);
+        let column = part.column.and_then(|at| schema.fields().get(at)).map(|f| f.name().clone());
+        let (schema, reader, unchecked) = guarded(source, Place::default(), || {
             let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
-            let builder = ParquetRecordBatchReaderBuilder::try_new_with_options(file, options)?;
-            // The key-value metadata of the file is not part of its rows.
-            let schema = arrow_schema::Schema::new(builder.schema().fields().clone());
-            let rows = step_rows(&builder);
+            let options = options.with_schema(Arc::clone(schema));
+            let file = file.clone();
+            let mut builder = ParquetRecordBatchReaderBuilder::try_new_with_options(file, options)?;
+            let rows = if part.is_single { 1 } else { step_rows(&builder) };
+            let mut schema = Arc::clone(schema);
+            let mut unchecked = columns::unchecked(builder.parquet_schema());
+            if let Some(column) = part.column {
+                let mask = ProjectionMask::roots(builder.parquet_schema(), [column]);
+                builder = builder.with_projection(mask);
+                schema = Arc::new(schema.project(&[column])?);
+                unchecked = unchecked.get(column).copied().into_iter().collect();
+            }
             let builder = builder.with_batch_size(rows);
             let builder = if skipped > 0 { builder.with_offset(skipped) } else { builder };
-            Ok((Arc::new(schema), builder.build()?))
-        })?;
-        Ok(Self { source: source.clone(), schema, reader, row: skip })
+            Ok((schema, builder.build()?, unchecked))
+        })
+        .map_err(|e| file.failure().unwrap_or(e))?;
+        Ok(Self { source: source.clone(), file, schema, reader, column, unchecked, row: part.skip })
     }
 
     fn next(&mut self) -> Result<Option<RecordBatch>> {
-        let Self { source, schema, reader, row } = self;
-        let batch = guarded(source, *row + 1, || {
+        let Self { source, file, schema, reader, column, unchecked, row } = self;
+        let place = Place { column: column.as_deref(), ..Place::row(*row + 1) };
+        let batch = guarded(source, place, || {
             let Some(batch) = reader.next().transpose().map_err(ParquetError::from)? else {
                 return Ok(None);
             };
+            let mut texts = batch.columns().iter().zip(unchecked.iter());
+            if !texts.all(|(array, unchecked)| !unchecked || columns::is_text(array)) {
+                return Err(ParquetError::General("a text is not UTF-8".to_owned()));
+            }
             Ok(Some(batch.with_schema(schema.clone()).map_err(ParquetError::from)?))
-        })?;
+        })
+        .map_err(|e| file.failure().unwrap_or(e))?;
         *row += batch.as_ref().map_or(0, |batch| batch.num_rows() as u64);
         Ok(batch)
     }
+}
+
+/// The error of a step behind `row` rows, with the column and the row that cannot be decoded. Each
+/// column is decoded by itself, and row by row that one which fails.
+fn at_fault(
+    source: &Source,
+    file: &VerifiedFile,
+    schema: &SchemaRef,
+    row: u64,
+    error: Error,
+) -> Error {
+    if file.failure().is_some() {
+        return error;
+    }
+    let decode = |column: usize, is_single: bool| {
+        let part = Part { skip: row, column: Some(column), is_single };
+        let mut rows = match ParquetRows::new(source, file.clone(), schema, part) {
+            Ok(rows) => rows,
+            Err(error) => return Some(error),
+        };
+        let end = row + u64::from(SLICE_ROWS);
+        while rows.row < end {
+            match rows.next() {
+                Ok(Some(_)) => {}
+                Ok(None) => return None,
+                Err(error) => return Some(error),
+            }
+        }
+        None
+    };
+    let columns = 0..schema.fields().len();
+    let mut found = columns.filter_map(|column| {
+        decode(column, false)?;
+        decode(column, true)
+    });
+    found.next().unwrap_or(error)
 }
 
 /// Rows to decode at once, so that wide ones do not fill the memory.
@@ -225,17 +299,20 @@ fn step_rows(builder: &ParquetRecordBatchReaderBuilder<VerifiedFile>) -> usize {
 /// told as damage, like an error.
 fn guarded<T>(
     source: &Source,
-    row: u64,
+    place: Place<'_>,
     call: impl FnOnce() -> std::result::Result<T, ParquetError>,
 ) -> Result<T> {
     match decoder::guarded(call) {
         Some(Ok(found)) => Ok(found),
-        Some(Err(e)) => Err(damaged(source, row, e)),
-        None => Err(Place::row(row).error(source.file.path(), "the file is damaged or truncated")),
+        Some(Err(e)) => Err(damaged(source, place, e)),
+        None => Err(place.error(source.file.path(), "the file is damaged or truncated")),
     }
 }
 
-fn damaged(source: &Source, row: u64, error: ParquetError) -> Error {
+fn damaged(source: &Source, place: Place<'_>, error: ParquetError) -> Error {
     let path = source.file.path();
-    Place::row(row).error(path, "the file is damaged or truncated").with_source(error)
+    place.error(path, "the file is damaged or truncated").with_source(error)
 }
+
+#[cfg(test)]
+pub(crate) mod tests;

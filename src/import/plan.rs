@@ -17,55 +17,74 @@ use super::partition;
 use super::place::Place;
 use super::read::{self, FirstPass, Progress, Survey};
 use super::request::ImportRequest;
+use super::roots::Origin;
 use super::slice;
-use super::source::{Sha256Sum, Source};
+use super::source::Sha256Sum;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::source::Identity;
 
-/// A source of a plan.
-#[derive(Clone, Debug)]
+/// A file of a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PlannedFile {
     pub(crate) path: PathBuf,
-    pub(crate) format: Format,
     pub(crate) identity: Identity,
+}
+
+/// What rows of a plan are read from: one file, or the columns of a set.
+#[derive(Clone, Debug)]
+pub(crate) struct PlannedSet {
+    pub(crate) files: Vec<PlannedFile>,
+    pub(crate) format: Format,
     /// What the first pass learned.
     pub(crate) survey: Survey,
-    /// Rows of the files before it.
+    /// Index of its first file among those of the plan, which names its slices.
+    pub(crate) first_file: u32,
+    /// Rows of the sets before it.
     pub(crate) rows_before: u64,
+}
+
+impl PlannedSet {
+    /// The path that errors about all of it name.
+    pub(crate) fn path(&self) -> &Path {
+        self.files.first().map_or_else(|| Path::new(""), |file| file.path.as_path())
+    }
 }
 
 /// A plan as the driver uses it.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    pub(crate) files: Vec<PlannedFile>,
+    pub(crate) sets: Vec<PlannedSet>,
     pub(crate) slice_rows: u32,
-    /// Rows of all files.
+    /// Rows of all sets.
     pub(crate) rows: u64,
+    file_count: u32,
 }
 
 impl Plan {
+    fn new(slice_rows: u32) -> Self {
+        Self { sets: Vec::new(), slice_rows, rows: 0, file_count: 0 }
+    }
+
     /// Reads every file for the first time; text in columns of `expected` must spell values of
     /// their types. `report` is told how many bytes were read.
     pub(crate) fn survey(
         request: &ImportRequest,
-        primary_key: Option<&str>,
-        expected: Option<&Schema>,
+        origin: &Origin,
+        (primary_key, expected): (Option<&str>, Option<&Schema>),
         slice_rows_max: u32,
         report: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<Self> {
-        let mut plan = Self { files: Vec::new(), slice_rows: slice_rows_max, rows: 0 };
-        for path in &request.files {
-            let format = Format::of_name(path)?;
-            let source = Source::open(path)?;
+        let mut plan = Self::new(slice_rows_max);
+        for set in &request.sets {
+            let format = Format::of_set(set)?;
+            let sources = set.iter().map(|path| origin.open(path));
+            let sources = sources.collect::<Result<Vec<_>>>()?;
             let mut pass = FirstPass { primary_key, expected, progress: Progress::new(report) };
-            let survey = read::survey(&source, format, &mut pass)?;
-            plan.push(PlannedFile {
-                path: path.clone(),
-                format,
-                identity: source.identity,
-                survey,
-                rows_before: 0,
-            });
+            let survey = read::survey(&sources, format, &mut pass)?;
+            let identities = sources.iter().map(|source| source.identity);
+            let files = set.iter().cloned().zip(identities);
+            let files = files.map(|(path, identity)| PlannedFile { path, identity });
+            plan.push(files.collect(), format, survey);
         }
         plan.unify(expected);
         plan.check_keys(primary_key, expected)?;
@@ -81,13 +100,13 @@ impl Plan {
         };
         let word = |is_integer| if is_integer { "an integer" } else { "text" };
         let mut wanted = expected.and_then(of);
-        for file in self.files.iter().filter(|file| file.survey.rows > 0) {
-            let Some(found) = of(&file.survey.schema) else { continue };
+        for set in self.sets.iter().filter(|set| set.survey.rows > 0) {
+            let Some(found) = of(&set.survey.schema) else { continue };
             let kind = *wanted.get_or_insert(found);
             if found != kind {
                 let (found, kind) = (word(found), word(kind));
                 let what = format!("the primary key is {found}, in the collection it is {kind}");
-                return Err(Place::default().column(name).error(&file.path, &what));
+                return Err(Place::default().column(name).error(set.path(), &what));
             }
         }
         Ok(())
@@ -97,7 +116,7 @@ impl Plan {
     /// them, and that of the collection where it does too.
     fn unify(&mut self, expected: Option<&Schema>) {
         let mut all: HashMap<String, Kinds> = HashMap::new();
-        for survey in self.files.iter().map(|file| &file.survey) {
+        for survey in self.sets.iter().map(|set| &set.survey) {
             for (field, kinds) in survey.schema.fields().iter().zip(&survey.kinds) {
                 all.entry(field.name().clone()).or_default().merge(*kinds);
             }
@@ -107,18 +126,20 @@ impl Plan {
                 *kinds = kinds.within(Kinds::expected(field));
             }
         }
-        for survey in self.files.iter_mut().map(|file| &mut file.survey) {
+        for survey in self.sets.iter_mut().map(|set| &mut set.survey) {
             if !survey.kinds.is_empty() {
                 survey.schema = schema_among(&survey.schema, &survey.kinds, &all);
             }
         }
     }
 
-    fn push(&mut self, file: PlannedFile) {
-        self.slice_rows = self.slice_rows.min(file.survey.slice_rows);
-        let rows_before = self.rows;
-        self.rows = self.rows.saturating_add(file.survey.rows);
-        self.files.push(PlannedFile { rows_before, ..file });
+    fn push(&mut self, files: Vec<PlannedFile>, format: Format, survey: Survey) {
+        self.slice_rows = self.slice_rows.min(survey.slice_rows);
+        let (first_file, rows_before) = (self.file_count, self.rows);
+        self.rows = self.rows.saturating_add(survey.rows);
+        let count = u32::try_from(files.len()).unwrap_or(u32::MAX);
+        self.file_count = self.file_count.saturating_add(count);
+        self.sets.push(PlannedSet { files, format, survey, first_file, rows_before });
     }
 
     /// The record of the plan.
@@ -129,13 +150,15 @@ impl Plan {
         vchannels: Vec<String>,
         from: Vec<PchannelEnd>,
     ) -> Result<JobPlan> {
-        let files = self.files.iter().map(|file| PlanFile {
-            path: file.path.to_string_lossy().into_owned(),
-            bytes: file.identity.bytes,
-            modified_ns: file.identity.mtime_ns.cast_unsigned(),
-            inode: file.identity.inode,
-            sha256: file.survey.sha256.0,
-            rows: file.survey.rows,
+        let files = self.sets.iter().flat_map(|set| {
+            set.files.iter().zip(&set.survey.sha256).map(|(file, sha256)| PlanFile {
+                path: file.path.to_string_lossy().into_owned(),
+                bytes: file.identity.bytes,
+                modified_ns: file.identity.mtime_ns.cast_unsigned(),
+                inode: file.identity.inode,
+                sha256: sha256.0,
+                rows: set.survey.rows,
+            })
         });
         Ok(JobPlan {
             job,
@@ -157,41 +180,52 @@ impl Plan {
             let what = format!("partition function {function}.{version} of a plan");
             return Err(Error::new(ErrorKind::Unsupported, what));
         }
-        let mut plan = Self { files: Vec::new(), slice_rows: record.slice_rows.max(1), rows: 0 };
+        let mut plan = Self::new(record.slice_rows.max(1));
         let mut schemas = Schemas { bytes: &record.detail };
-        for file in &record.files {
-            let path = PathBuf::from(&file.path);
+        let mut files = record.files.iter().peekable();
+        while let Some(first) = files.next() {
+            let schema = slice::schema(schemas.next()?)?;
+            let mut set = vec![first];
+            while files.peek().is_some() && schemas.take_further()? {
+                set.extend(files.next());
+            }
             let survey = Survey {
-                schema: slice::schema(schemas.next()?)?,
-                rows: file.rows,
-                sha256: Sha256Sum(file.sha256),
+                schema,
+                rows: first.rows,
+                sha256: set.iter().map(|file| Sha256Sum(file.sha256)).collect(),
                 slice_rows: plan.slice_rows,
                 kinds: Vec::new(),
             };
-            let format = Format::of_name(&path)?;
-            plan.push(PlannedFile {
-                path,
-                format,
-                identity: identity(file),
-                survey,
-                rows_before: 0,
-            });
+            let set: Vec<PlannedFile> = set.into_iter().map(planned).collect();
+            let paths: Vec<&Path> = set.iter().map(|file| file.path.as_path()).collect();
+            let format = Format::of_set(&paths)?;
+            plan.push(set, format, survey);
         }
         Ok(plan)
     }
 
-    /// Schemas of the files in order, each an Arrow IPC stream without batches behind its length.
+    /// Schemas of the sets in order, each an Arrow IPC stream without batches behind its length;
+    /// for every file of a set but its first a length of 0.
     fn encode_schemas(&self) -> Result<Vec<u8>> {
         let mut out = Vec::new();
-        for file in &self.files {
-            let schema = slice::encode_schema(&file.survey.schema)?;
+        for set in &self.sets {
+            let schema = slice::encode_schema(&set.survey.schema)?;
             let len = u32::try_from(schema.len());
             let len = len.map_err(|e| Error::new(ErrorKind::Limit, "a schema").with_source(e))?;
             out.extend_from_slice(&len.to_le_bytes());
             out.extend_from_slice(&schema);
+            let further = set.files.len().saturating_sub(1);
+            out.resize(out.len() + further * FURTHER.len(), 0);
         }
         Ok(out)
     }
+}
+
+/// The length that stands for a further file of a set.
+const FURTHER: [u8; 4] = 0_u32.to_le_bytes();
+
+fn planned(file: &PlanFile) -> PlannedFile {
+    PlannedFile { path: PathBuf::from(&file.path), identity: identity(file) }
 }
 
 struct Schemas<'a> {
@@ -207,6 +241,13 @@ impl<'a> Schemas<'a> {
         self.bytes = rest;
         Ok(schema)
     }
+
+    /// Whether the next file belongs to the set of the one before it.
+    fn take_further(&mut self) -> Result<bool> {
+        let Some(rest) = self.bytes.strip_prefix(&FURTHER) else { return Ok(false) };
+        self.bytes = rest;
+        Ok(true)
+    }
 }
 
 fn identity(file: &PlanFile) -> Identity {
@@ -214,11 +255,22 @@ fn identity(file: &PlanFile) -> Identity {
     Identity { bytes: file.bytes, mtime_ns, inode: file.inode }
 }
 
+/// What the record of a failed attempt says of the file at fault, by its number.
+pub(crate) fn fault(number: usize) -> Vec<u8> {
+    u32::try_from(number).map_or_else(|_| Vec::new(), |number| number.to_le_bytes().to_vec())
+}
+
+/// The number of the file at fault; `None` where no file is.
+pub(crate) fn fault_of(detail: &[u8]) -> Option<usize> {
+    let number = u32::from_le_bytes(detail.try_into().ok()?);
+    usize::try_from(number).ok()
+}
+
 /// Whether a file is by now unlike its plan: another content, or none. Its bytes are read only
 /// where size and times do not tell.
-pub(crate) fn is_changed(file: &PlanFile) -> bool {
+pub(crate) fn is_changed(file: &PlanFile, origin: &Origin) -> bool {
     let planned = identity(file);
-    let Ok(source) = Source::open(Path::new(&file.path)) else { return true };
+    let Ok(source) = origin.open(Path::new(&file.path)) else { return true };
     if source.identity == planned {
         return false;
     }
@@ -229,6 +281,7 @@ pub(crate) fn is_changed(file: &PlanFile) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::import::numpy::tests::npy;
     use crate::import::sizer::SLICE_ROWS;
 
     #[test]
@@ -238,7 +291,7 @@ mod tests {
         let files = names.iter().map(|name| data.join(name)).collect();
         let request = ImportRequest::new("c", files);
         let mut bytes = 0;
-        let plan = Plan::survey(&request, None, None, SLICE_ROWS, &mut |read| {
+        let plan = Plan::survey(&request, &Origin::System, (None, None), SLICE_ROWS, &mut |read| {
             bytes += read;
             Ok(())
         });
@@ -247,14 +300,48 @@ mod tests {
         let record = plan.record(BroadcastId(3), 1, vec!["v".to_owned()], Vec::new()).unwrap();
         let back = Plan::of(&record).unwrap();
         assert_eq!((back.rows, back.slice_rows), (plan.rows, plan.slice_rows));
-        for (a, b) in plan.files.iter().zip(&back.files) {
-            assert_eq!((&a.path, a.format, a.identity), (&b.path, b.format, b.identity));
+        for (a, b) in plan.sets.iter().zip(&back.sets) {
+            assert_eq!((&a.files, a.format, a.first_file), (&b.files, b.format, b.first_file));
             assert_eq!((&a.survey.schema, a.rows_before), (&b.survey.schema, b.rows_before));
-            assert_eq!((a.survey.sha256, a.survey.rows), (b.survey.sha256, b.survey.rows));
+            assert_eq!((&a.survey.sha256, a.survey.rows), (&b.survey.sha256, b.survey.rows));
         }
-        assert!(!record.files.iter().any(is_changed));
+        assert!(!record.files.iter().any(|file| is_changed(file, &Origin::System)));
         let cut = JobPlan { detail: Vec::new(), ..record };
         assert_eq!(Plan::of(&cut).unwrap_err().kind(), ErrorKind::Corrupt);
+    }
+
+    #[test]
+    fn a_plan_of_sets_comes_back_from_its_record() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str, content: &[u8]| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, content).unwrap();
+            path
+        };
+        let column = |name: &str| file(name, &npy("|i1", "(3,)", &[1, 2, 3]));
+        let sets = vec![
+            vec![column("a.npy"), column("b.npy"), column("c.npy")],
+            vec![file("a.csv", b"n\n1\n")],
+            vec![column("d.npy")],
+            vec![column("e.npy"), column("f.npy")],
+        ];
+        let request = ImportRequest::of_sets("c", sets);
+        let origin = Origin::System;
+        let plan = Plan::survey(&request, &origin, (None, None), SLICE_ROWS, &mut |_| Ok(()));
+        let plan = plan.unwrap();
+        let record = plan.record(BroadcastId(3), 1, Vec::new(), Vec::new()).unwrap();
+        assert_eq!(record.files.iter().map(|f| f.rows).collect::<Vec<_>>(), [3, 3, 3, 1, 3, 3, 3]);
+        let back = Plan::of(&record).unwrap();
+        assert_eq!(back.rows, 10);
+        let of = |plan: &Plan| -> Vec<_> {
+            let set = |set: &PlannedSet| (set.files.clone(), set.first_file, set.rows_before);
+            plan.sets.iter().map(set).collect()
+        };
+        assert_eq!(of(&back), of(&plan));
+        assert_eq!(plan.sets.iter().map(|s| s.first_file).collect::<Vec<_>>(), [0, 3, 4, 5]);
+        for (a, b) in plan.sets.iter().zip(&back.sets) {
+            assert_eq!((&a.survey.schema, &a.survey.sha256), (&b.survey.schema, &b.survey.sha256));
+        }
     }
 
     #[test]
@@ -265,15 +352,17 @@ mod tests {
         std::fs::create_dir(&dir).unwrap();
         std::fs::write(&path, "a\n1\n").unwrap();
         let request = ImportRequest::new("c", vec![path.clone()]);
-        let plan = Plan::survey(&request, None, None, SLICE_ROWS, &mut |_| Ok(())).unwrap();
+        let plan =
+            Plan::survey(&request, &Origin::System, (None, None), SLICE_ROWS, &mut |_| Ok(()))
+                .unwrap();
         let record = plan.record(BroadcastId(1), 1, Vec::new(), Vec::new()).unwrap();
         let file = record.files.first().unwrap();
         std::fs::remove_dir_all(&dir).unwrap();
-        assert!(is_changed(file));
+        assert!(is_changed(file, &Origin::System));
         std::fs::create_dir(&dir).unwrap();
         std::fs::write(&path, "a\n1\n").unwrap();
-        assert!(!is_changed(file));
+        assert!(!is_changed(file, &Origin::System));
         std::fs::write(&path, "a\n2\n").unwrap();
-        assert!(is_changed(file));
+        assert!(is_changed(file, &Origin::System));
     }
 }

@@ -14,6 +14,7 @@ use super::csv::{self, CsvReader};
 use super::format::Format;
 use super::json::columns::Kinds;
 use super::json::{self, Framing, JsonReader};
+use super::numpy::{self, NumpyReader};
 use super::parquet::{self, ParquetReader};
 use super::place::{Place, shortened};
 use super::source::{Sha256Sum, Source};
@@ -26,8 +27,8 @@ pub(crate) struct Survey {
     pub(crate) schema: SchemaRef,
     /// Number of rows.
     pub(crate) rows: u64,
-    /// Digest of the file.
-    pub(crate) sha256: Sha256Sum,
+    /// Digest of each file.
+    pub(crate) sha256: Vec<Sha256Sum>,
     /// Most rows that a slice may have.
     pub(crate) slice_rows: u32,
     /// Of a source without types of its own, the values of each column.
@@ -77,43 +78,63 @@ pub(crate) trait RowReader: Send {
     /// The next rows, exactly this many unless the source ends; `None` behind the last.
     fn next_batch(&mut self, rows: usize) -> Result<Option<RecordBatch>>;
 
-    /// Reads what is left and tells the digest of the file as it was read.
-    fn finish(self: Box<Self>) -> Result<Sha256Sum>;
+    /// Reads what is left and tells the digest of each file as it was read.
+    fn finish(self: Box<Self>) -> Result<Vec<Sha256Sum>>;
 }
 
-/// Reads a source for the first time.
-pub(crate) fn survey(source: &Source, format: Format, pass: &mut FirstPass<'_>) -> Result<Survey> {
-    format.confirm(source)?;
+/// Reads a set of sources for the first time: one, or the columns of NumPy.
+pub(crate) fn survey(
+    sources: &[Source],
+    format: Format,
+    pass: &mut FirstPass<'_>,
+) -> Result<Survey> {
+    let source = first_of(sources)?;
+    sources.iter().try_for_each(|source| format.confirm(source))?;
     let survey = match format {
         Format::Csv => csv::survey(source, pass),
         Format::Json => json::survey(source, Framing::Array, pass),
         Format::JsonLines => json::survey(source, Framing::Lines, pass),
+        Format::Numpy => numpy::survey(sources, pass),
         Format::Parquet => parquet::survey(source, pass),
     }?;
     if let Some(name) = pass.primary_key {
         check_primary_key(source, &survey, name)?;
     }
-    source.unchanged(source.identity)?;
+    sources.iter().try_for_each(|source| source.unchanged(source.identity))?;
     Ok(survey)
 }
 
-/// Opens a source for its second pass, with the schema and the digest of its first.
-pub(crate) fn open(source: &Source, format: Format, survey: &Survey) -> Result<Box<dyn RowReader>> {
-    let schema = survey.schema.clone();
+/// Opens a set of sources for its second pass, with the schema and the digests of its first.
+pub(crate) fn open(
+    sources: &[Source],
+    format: Format,
+    survey: &Survey,
+) -> Result<Box<dyn RowReader>> {
+    let (source, schema) = (first_of(sources)?, survey.schema.clone());
     Ok(match format {
         Format::Csv => Box::new(CsvReader::new(source, schema)?),
         Format::Json => Box::new(JsonReader::new(source, Framing::Array, schema)?),
         Format::JsonLines => Box::new(JsonReader::new(source, Framing::Lines, schema)?),
-        Format::Parquet => Box::new(ParquetReader::new(source, schema, survey.sha256)?),
+        Format::Numpy => Box::new(NumpyReader::new(sources, schema)?),
+        Format::Parquet => Box::new(ParquetReader::new(source, schema, &survey.sha256)?),
     })
+}
+
+fn first_of(sources: &[Source]) -> Result<&Source> {
+    let none = || Error::new(ErrorKind::InvalidInput, "a set of no file");
+    sources.first().ok_or_else(none)
 }
 
 /// A batch of these columns.
 pub(crate) fn batch(schema: SchemaRef, arrays: Vec<ArrayRef>, rows: usize) -> Result<RecordBatch> {
     // Without columns the number of rows is told by nothing else.
     let options = RecordBatchOptions::new().with_row_count(Some(rows));
-    RecordBatch::try_new_with_options(schema, arrays, &options)
-        .map_err(|e| Error::new(ErrorKind::InvalidInput, "rows do not fit a schema").with_source(e))
+    RecordBatch::try_new_with_options(schema, arrays, &options).map_err(unfit)
+}
+
+/// The error of rows that are not what their schema says.
+pub(crate) fn unfit(error: arrow_schema::ArrowError) -> Error {
+    Error::new(ErrorKind::InvalidInput, "rows do not fit a schema").with_source(error)
 }
 
 /// Fails unless the column is there and its values can be told apart by their bytes.

@@ -63,6 +63,13 @@ impl ReplaySelection {
         Self { collection, vchannel }
     }
 
+    /// The columns of the collection that is asked for, once an import has stated them.
+    fn columns(&self, state: &State) -> Result<Option<SchemaRef>> {
+        let found = self.collection.as_ref().and_then(|name| state.collection_named(name));
+        let schema = found.map(|found| found.schema.as_slice()).filter(|bytes| !bytes.is_empty());
+        schema.map(slice::schema).transpose()
+    }
+
     /// The vchannels whose rows are asked for; `None` where messages are.
     fn vchannels(&self, state: &State) -> Result<Option<Vec<String>>> {
         let refuse = |what: String| Err(Error::new(ErrorKind::InvalidInput, what));
@@ -111,7 +118,10 @@ pub fn replay(
         (None, Some(vchannel)) => messages::replay(&channels, vchannel, io, target)?,
         (vchannels, _) => {
             let vchannels = vchannels.unwrap_or_default();
-            replay_rows(&channels, channels.names(), &vchannels, io, target, progress)?
+            let columns = selection.columns(view.state())?;
+            let columns = columns.unwrap_or_else(empty_schema);
+            let from = (channels.names(), vchannels.as_slice());
+            replay_rows(&channels, from, &columns, (io, target), progress)?
         }
     };
     if report.lost_messages > 0 {
@@ -121,13 +131,12 @@ pub fn replay(
     Ok(report)
 }
 
-/// Writes the visible rows of these vchannels.
+/// Writes the visible rows of these pchannels and vchannels; where there are none, these columns.
 fn replay_rows(
     channels: &dyn Channels,
-    pchannels: &[String],
-    vchannels: &[String],
-    io: &Arc<dyn Io>,
-    target: &Path,
+    (pchannels, vchannels): (&[String], &[String]),
+    columns: &SchemaRef,
+    (io, target): (&Arc<dyn Io>, &Path),
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<ReplayReport> {
     let format = Sink::format_of(target)?;
@@ -136,6 +145,9 @@ fn replay_rows(
     let mut parts =
         Parts { channels, pchannels, cursors: pchannels.iter().map(|_| None).collect() };
     let mut unified = Unified::default();
+    if visible.slices.is_empty() {
+        unified.add(columns);
+    }
     if Sink::wants_one_schema(format) {
         for part in visible.slices.values().filter_map(|parts| parts.first()) {
             let record = parts.record(part)?;
@@ -244,3 +256,5 @@ fn undecoded(error: arrow_schema::ArrowError) -> Error {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod typed;

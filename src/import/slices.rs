@@ -7,16 +7,17 @@
 use oncelog_format::control::Collection;
 
 use super::partition::partition;
-use super::plan::{Plan, PlannedFile};
+use super::plan::{Plan, PlannedSet};
 use super::read::{self, RowReader};
+use super::roots::Origin;
 use super::slice::{self, Part};
-use super::source::{Source, source_changed};
+use super::source::source_changed;
 use crate::error::Result;
 
 /// Which slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SliceAt {
-    /// Index of its file in the plan.
+    /// Index in the plan of its file, or of the first of its set.
     pub(crate) file: u32,
     /// Its first row in the file, from 0.
     pub(crate) first_row: u64,
@@ -35,40 +36,46 @@ pub(crate) struct ReadySlice {
 /// Yields the slices of a plan in order to `take`, until it answers false. Those for which `stands`
 /// answers true come without rows.
 pub(crate) fn produce(
-    plan: &Plan,
+    (plan, origin): (&Plan, &Origin),
     collection: &Collection,
     stands: &dyn Fn(SliceAt) -> bool,
     take: &mut dyn FnMut(ReadySlice) -> bool,
 ) -> Result<()> {
-    for (number, file) in (0..).zip(&plan.files) {
-        let source = Source::reopen(&file.path, file.identity)?;
-        let mut reader = read::open(&source, file.format, &file.survey)?;
+    for set in &plan.sets {
+        let sources = set.files.iter().map(|file| origin.reopen(&file.path, file.identity));
+        let sources = sources.collect::<Result<Vec<_>>>()?;
+        let mut reader = read::open(&sources, set.format, &set.survey)?;
         let mut first_row = 0;
-        while first_row < file.survey.rows {
-            let at = SliceAt { file: number, first_row };
-            let rows = u64::from(plan.slice_rows).min(file.survey.rows - first_row);
+        while first_row < set.survey.rows {
+            let at = SliceAt { file: set.first_file, first_row };
+            let rows = u64::from(plan.slice_rows).min(set.survey.rows - first_row);
             let parts = if stands(at) {
                 reader.skip(rows)?;
                 Vec::new()
             } else {
-                parts(file, collection, first_row, rows, &mut *reader)?
+                parts(set, collection, first_row, rows, &mut *reader)?
             };
             first_row += rows;
-            let rows_behind = file.rows_before.saturating_add(first_row);
+            let rows_behind = set.rows_before.saturating_add(first_row);
             if !take(ReadySlice { at, rows_behind, parts }) {
                 return Ok(());
             }
         }
-        if reader.finish()? != file.survey.sha256 {
-            return Err(source_changed(&file.path, "its SHA-256 is another"));
+        let digests = reader.finish()?;
+        for ((file, source), (found, planned)) in
+            set.files.iter().zip(&sources).zip(digests.iter().zip(&set.survey.sha256))
+        {
+            if found != planned {
+                return Err(source_changed(&file.path, "its SHA-256 is another"));
+            }
+            source.unchanged(file.identity)?;
         }
-        source.unchanged(file.identity)?;
     }
     Ok(())
 }
 
 fn parts(
-    file: &PlannedFile,
+    set: &PlannedSet,
     collection: &Collection,
     first_row: u64,
     rows: u64,
@@ -76,9 +83,9 @@ fn parts(
 ) -> Result<Vec<Part>> {
     let rows = usize::try_from(rows).unwrap_or(usize::MAX);
     let batch = reader.next_batch(rows)?.filter(|batch| batch.num_rows() == rows);
-    let batch = batch.ok_or_else(|| source_changed(&file.path, "it has fewer rows"))?;
+    let batch = batch.ok_or_else(|| source_changed(set.path(), "it has fewer rows"))?;
     let count = u32::try_from(collection.vchannels.len()).unwrap_or(u32::MAX);
-    let number = file.rows_before.saturating_add(first_row);
+    let number = set.rows_before.saturating_add(first_row);
     let places = partition(&batch, collection.primary_key.as_deref(), number, count)?;
     slice::split(&batch, &places, count)
 }

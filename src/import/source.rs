@@ -14,6 +14,9 @@ use super::stream::ByteStream;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::source::{Identity, NoSource, SourceFile};
 
+/// What opening a source came to.
+pub(crate) type Opened = std::result::Result<SourceFile, NoSource>;
+
 /// SHA-256 of a whole file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sha256Sum(pub(crate) [u8; 32]);
@@ -34,13 +37,21 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// Opens a source and refuses what the file system alone shows to be none.
-    pub(crate) fn open(path: &Path) -> Result<Self> {
+    /// The source that an open found, or why what the file system alone shows is none.
+    pub(crate) fn of(path: &Path, opened: Opened) -> Result<Self> {
         let refuse = |what: &'static str| Error::new(ErrorKind::InvalidInput, what).at_path(path);
-        let file = match SourceFile::open(path) {
+        let file = match opened {
             Ok(file) => file,
             Err(NoSource::Directory) => return Err(refuse("a source is a directory")),
             Err(NoSource::Special) => return Err(refuse("a source is not a regular file")),
+            Err(NoSource::Link) => {
+                return Err(refuse("a source is a symbolic link, or lies behind one"));
+            }
+            // Nothing else of it is told: it is none of the caller's.
+            Err(NoSource::Outside) => {
+                let what = "a source lies below no import root";
+                return Err(Error::new(ErrorKind::InvalidInput, what));
+            }
             Err(NoSource::Io(e)) if e.kind() == std::io::ErrorKind::NotFound => {
                 return Err(refuse("a source does not exist").with_source(e));
             }
@@ -60,9 +71,9 @@ impl Source {
         Ok(Self { file: Arc::new(file), identity })
     }
 
-    /// Opens the source of a plan, and fails when it is not what the plan says.
-    pub(crate) fn reopen(path: &Path, planned: Identity) -> Result<Self> {
-        let found = Self::open(path).map_err(|e| match e.kind() {
+    /// The source of a plan, opened again; fails when it is not what the plan says.
+    pub(crate) fn again(path: &Path, opened: Opened, planned: Identity) -> Result<Self> {
+        let found = Self::of(path, opened).map_err(|e| match e.kind() {
             ErrorKind::Io => e,
             _ => source_changed(path, "it can no longer be opened").with_source(e),
         })?;
@@ -124,10 +135,11 @@ pub(crate) fn read_failed(path: &Path, offset: u64, error: std::io::Error) -> Er
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::import::roots::Origin;
 
     #[track_caller]
     fn check(path: &Path, expect: &str) {
-        let error = Source::open(path).unwrap_err();
+        let error = Origin::System.open(path).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidInput);
         assert_eq!(error.path(), Some(path));
         assert!(error.to_string().contains(expect), "{error}");
@@ -165,13 +177,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.csv");
         std::fs::write(&path, b"a\n1\n").unwrap();
-        let source = Source::open(&path).unwrap();
+        let source = Origin::System.open(&path).unwrap();
         source.unchanged(source.identity).unwrap();
         std::fs::write(&path, b"a\n1\n2\n").unwrap();
         assert!(source.unchanged(source.identity).is_err());
-        assert!(Source::reopen(&path, source.identity).is_err());
+        assert!(Origin::System.reopen(&path, source.identity).is_err());
         drop(dir);
-        let error = Source::reopen(&path, source.identity).unwrap_err();
+        let error = Origin::System.reopen(&path, source.identity).unwrap_err();
         assert!(error.to_string().contains("no longer be opened"), "{error}");
     }
 }

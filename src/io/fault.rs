@@ -86,7 +86,7 @@ pub enum Which {
 }
 
 impl Which {
-    const fn covers(self, kind: CallKind) -> bool {
+    pub(super) const fn covers(self, kind: CallKind) -> bool {
         match self {
             Self::Any => true,
             Self::Persist => kind.is_persist(),

@@ -13,6 +13,7 @@
 mod image;
 mod loss;
 mod machine;
+mod meeting;
 mod node;
 #[cfg(test)]
 mod tests;
@@ -29,6 +30,7 @@ use bytes::Bytes;
 use self::image::to_u64;
 pub use self::loss::{Unsynced, survivors};
 pub use self::machine::Machine;
+use self::meeting::Meeting;
 use self::node::Ino;
 #[cfg(test)]
 pub(super) use self::tests::check_locks;
@@ -53,6 +55,7 @@ struct Shared {
     /// Decides what a failed sync leaves.
     dice: Dice,
     observer: Option<Observer>,
+    meeting: Option<Meeting>,
     /// Number of the last open file description.
     descriptions: u64,
     /// Who holds the lock of a file or a directory: descriptions.
@@ -89,6 +92,7 @@ impl MemIo {
             faults: Faults::default(),
             dice: Dice::new(0),
             observer: None,
+            meeting: None,
             descriptions: 0,
             locks: BTreeMap::new(),
         };
@@ -217,6 +221,9 @@ impl MemIo {
         let mut shared = self.lock();
         if shared.faults.is_stopped() {
             return Err(fault::stopped());
+        }
+        if let Some(meeting) = &mut shared.meeting {
+            meeting.next(kind);
         }
         if kind.is_persist() {
             let Shared { machine, observer, .. } = &mut *shared;

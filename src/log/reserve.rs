@@ -9,29 +9,36 @@
 //! It has a name of its own and outlives a close: when the log is opened again, others may have
 //! taken every block there was. What is found then is kept only where it holds no header: one that
 //! does was named as a segment by a process that was killed at it, and may still be that segment.
+//! Another one is made then, of the blocks that come free or that a bare tail gives back.
+
+mod making;
 
 use std::path::Path;
 
 use oncelog_format::limits::{FRAMES_OFFSET, SEGMENT_BYTES_MAX};
 
 use super::Log;
-use super::dir::{Fault, NameSync, refusal};
 use super::options::Batch;
 use super::pending::Pending;
 use super::roll::{Source, next_size};
-use super::spare::{Reserve, Spare, write_zeros};
+use super::spare::Spare;
 use super::writer::{Gate, Guard, Shared};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{Io, OpenHow};
 use crate::lsn::LsnRange;
 
+use self::making::{Making, Sizes};
+
 /// Name of the reserve: that of a spare, for whoever does not know it.
 pub(crate) const RESERVE_NAME: &str = "reserve.spare";
-/// Its name until all of it was written.
-const UNFINISHED_NAME: &str = "unfinished.spare";
-
 /// Most bytes that a reserve holds: it becomes a segment.
 pub(crate) const RESERVED_MAX: u64 = SEGMENT_BYTES_MAX - FRAMES_OFFSET;
+
+/// What a reserve holds where so many bytes were promised: who is killed while it becomes the tail
+/// may leave a bare one, whose header and slots stay, and the next reserve is made of the rest.
+fn with_bare(promised: u64) -> u64 {
+    promised.saturating_add(FRAMES_OFFSET).min(RESERVED_MAX)
+}
 
 /// What a batch is to a log that keeps a reserve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +73,7 @@ pub(crate) enum Entered<'a> {
 pub(crate) enum Taken {
     /// It was taken in.
     In(Pending),
-    /// Nothing was done: [`Log::promise`] is to be asked for so many bytes first.
+    /// Nothing was done: [`Log::make_reserve`] is to be asked for so many bytes first.
     Lacks(u64),
 }
 
@@ -122,65 +129,6 @@ fn find(io: &dyn Io, dir: &Path) -> Option<Spare> {
     None
 }
 
-/// Makes what is to be a reserve of so many bytes.
-///
-/// # Errors
-///
-/// `StoreFull` or `Io`; nothing has changed.
-fn prepare<'a>(io: &'a dyn Io, dir: &'a Path, size: u64) -> Result<(Spare, NameSync<'a>)> {
-    let mut spare = Spare::make_at(io, dir.join(UNFINISHED_NAME), size, Reserve::Blocks)?;
-    let written = write_zeros(&*spare.file, 0, size).and_then(|()| spare.file.sync());
-    let written = written.map_err(|e| refusal("cannot write the reserve", &spare.path, e));
-    match written.and_then(|()| NameSync::open(io, dir)) {
-        Ok(names) => {
-            (spare.filled, spare.has_blocks) = (size, true);
-            Ok((spare, names))
-        }
-        Err(e) => {
-            spare.abandon(io);
-            Err(e)
-        }
-    }
-}
-
-/// Gives it the name, in the place of a smaller one. It was synced before: what bears the name has
-/// its blocks, whatever crashes.
-fn name(io: &dyn Io, mut spare: Spare, names: NameSync<'_>) -> std::result::Result<Spare, Fault> {
-    let path = names.dir().join(RESERVE_NAME);
-    if let Err(e) = io.rename(&spare.path, &path) {
-        let error = refusal("cannot name the reserve", &spare.path, e);
-        spare.abandon(io);
-        return Err(Fault::Refused(error));
-    }
-    spare.path = path;
-    #[cfg(planted)]
-    if crate::planted::is_active(crate::planted::Bug::ReserveUnsynced) {
-        return Ok(spare);
-    }
-    // Nothing counts on it before the name is durable: the next open removes any other.
-    names.sync().map_err(Fault::Final)?;
-    Ok(spare)
-}
-
-fn no_reserve(e: Error) -> Error {
-    if e.kind() != ErrorKind::StoreFull {
-        return e;
-    }
-    let what = "no space for the segment that is kept to end what was accepted";
-    Error::new(ErrorKind::StoreFull, what).with_source(e)
-}
-
-/// Says that nobody makes a reserve any more, also when the thread that does panics.
-struct Making<'a>(&'a Shared);
-
-impl Drop for Making<'_> {
-    fn drop(&mut self) {
-        let mut gate = self.0.gate();
-        gate.kept.making = false;
-        drop(self.0.settle(gate));
-    }
-}
-
 impl Gate {
     /// Bytes of frames that fit into the reserve.
     fn reserved(&self) -> u64 {
@@ -211,7 +159,10 @@ impl Gate {
         match usage.within() {
             #[cfg(planted)]
             Use::New(_) if crate::planted::is_active(crate::planted::Bug::ReserveSpent) => None,
-            Use::New(promised) => (!self.is_reserved(promised)).then_some(promised),
+            Use::New(promised) => {
+                let all = with_bare(promised);
+                (!self.is_reserved(all)).then_some(all)
+            }
             // What follows goes into the tail up to the first batch that does not fit there, and
             // all else into the reserve: either holds it alone.
             Use::Ending(left) => {
@@ -228,7 +179,7 @@ impl Gate {
     pub(crate) fn helpful_reserve(&self, bytes: u64, usage: Use) -> Option<u64> {
         match usage.within() {
             // It takes blocks, and gives those of a smaller one back when it has its name.
-            Use::New(promised) => self.kept.making.then_some(promised),
+            Use::New(promised) => self.kept.making.then(|| with_bare(promised)),
             Use::Ending(0) => None,
             // Smaller than a segment, it may find space where none does.
             Use::Ending(left) => {
@@ -256,68 +207,9 @@ impl Shared {
         loop {
             match self.enter_kept(batch, sync, usage)? {
                 Entered::In(gate, lsns) => return Ok((gate, lsns)),
-                Entered::Lacks(gate, promised) => self.make_once(gate, promised)?,
+                Entered::Lacks(gate, bytes) => self.make_once(gate, bytes)?,
             }
         }
-    }
-
-    /// Makes a reserve, or a larger one. Appends that are in order go on meanwhile.
-    ///
-    /// # Errors
-    ///
-    /// `StoreFull` without space for it, `Io`: nothing has changed. `Poisoned` when the directory
-    /// was not synced.
-    pub(crate) fn make_reserve<'a>(
-        &'a self,
-        mut gate: Guard<'a>,
-        promised: u64,
-    ) -> (Guard<'a>, Result<()>) {
-        gate.kept.making = true;
-        drop(gate);
-        let making = Making(self);
-        let size = next_size(0, promised.min(RESERVED_MAX), self.segment_bytes_max);
-        let made = prepare(&*self.io, &self.dir, size)
-            .and_then(|(spare, names)| self.take_reserve(spare, names))
-            .map_err(no_reserve);
-        drop(making);
-        (self.gate(), made)
-    }
-
-    /// Makes a reserve, once nobody else does.
-    ///
-    /// # Errors
-    ///
-    /// As [`Shared::make_reserve`].
-    pub(crate) fn make_once(&self, gate: Guard<'_>, promised: u64) -> Result<()> {
-        if gate.rolling || gate.kept.is_making() {
-            drop(self.wait(gate));
-            return Ok(());
-        }
-        let (gate, made) = self.make_reserve(gate, promised);
-        drop(gate);
-        made
-    }
-
-    /// Under the tail: nobody else may be told of a failed sync of the directory instead. Who waits
-    /// is woken when the making is over.
-    fn take_reserve(&self, spare: Spare, names: NameSync<'_>) -> Result<()> {
-        let (gate, tail) = self.take_tail(self.gate());
-        // An unfinished one is removed by the next open.
-        let (mut gate, tail, named) = match gate.check_open() {
-            Err(e) => (gate, tail, Err(Fault::Refused(e))),
-            Ok(()) => self.with_tail(gate, tail, |_| name(&*self.io, spare, names)),
-        };
-        gate.tail = Some(tail);
-        match named {
-            Ok(spare) => gate.kept.spare = Some(spare),
-            Err(Fault::Refused(e)) => return Err(e),
-            Err(Fault::Final(e)) => {
-                // The name may be that of either.
-                gate.kept.spare = None;
-                gate.set_poison(e);
-            }
-        }
-        gate.check_open()
     }
 
     /// Starts a segment for a batch; what ends work gets the reserve where a first attempt, whose
@@ -352,29 +244,6 @@ impl Shared {
             rolled => rolled,
         };
         (gate, rolled)
-    }
-
-    /// Makes sure that what was promised fits, whatever becomes of the disk.
-    fn promise(&self, promised: u64) -> Result<()> {
-        let promised = promised.min(RESERVED_MAX);
-        let mut gate = self.gate();
-        loop {
-            gate.check_open()?;
-            // A roll may have the reserve, and is about to give it another name.
-            if gate.rolling || gate.kept.is_making() {
-                gate = self.wait(gate);
-                continue;
-            }
-            if let Some(e) = self.beyond_limits(&gate, Use::New(promised)) {
-                return Err(e);
-            }
-            if !gate.kept.is_wanted() || gate.is_reserved(promised) {
-                return Ok(());
-            }
-            let (behind, made) = self.make_reserve(gate, promised);
-            gate = behind;
-            made?;
-        }
     }
 }
 
@@ -436,7 +305,17 @@ impl Log {
     /// `StoreFull` where there is no space for it, or the log is at its limit and may not be
     /// trimmed; `Poisoned`, `Closed`.
     pub(crate) fn promise(&self, bytes: u64) -> Result<()> {
-        self.handle.shared.promise(bytes)
+        let bytes = bytes.min(RESERVED_MAX);
+        self.handle.shared.keep(Sizes { all: with_bare(bytes), least: bytes })
+    }
+
+    /// Makes a reserve that holds so many bytes, where there is none, for a batch that lacks it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Log::promise`].
+    pub(crate) fn make_reserve(&self, bytes: u64) -> Result<()> {
+        self.handle.shared.keep(Sizes { all: bytes, least: bytes })
     }
 
     /// Gives a reserve back that is larger than what is promised needs; the next new work makes a
@@ -447,7 +326,7 @@ impl Log {
         while gate.rolling || gate.kept.is_making() {
             gate = shared.wait(gate);
         }
-        let needed = next_size(0, promised, shared.segment_bytes_max);
+        let needed = next_size(0, with_bare(promised), shared.segment_bytes_max);
         if let Some(spare) = gate.kept.take() {
             if spare.size > needed {
                 // Nobody makes another one of that name meanwhile.

@@ -200,7 +200,7 @@ impl Shared {
                         held_by: None,
                     });
                 }
-                let now_ms = self.clock.wall_ms().max(gate.time_ms);
+                let now_ms = self.clock.expiry_ms(gate.time_ms);
                 let reach = gate.reach(&self.retention, now_ms);
                 gate.retaining.is_due = false;
                 gate.retaining.was_held = reach.held_by.is_some();
@@ -297,7 +297,7 @@ impl Log {
     /// The policy as a holder: the oldest LSN that it keeps.
     pub(crate) fn policy_holder(&self, gate: &Gate) -> Holder {
         let shared = &self.handle.shared;
-        let now_ms = shared.clock.wall_ms().max(gate.time_ms);
+        let now_ms = shared.clock.expiry_ms(gate.time_ms);
         let lsn = gate.kept_from(&shared.retention, now_ms);
         let name = if shared.retention.is_everything() { "everything is kept" } else { "limits" };
         let (kind, lsn) = (HolderKind::Policy, Lsn::at_least_first(lsn));

@@ -69,7 +69,7 @@ pub(crate) fn next_size(before: u64, batch: u64, max: u64) -> u64 {
 }
 
 /// The least size of a segment in which `batch` bytes fit, in whole blocks.
-fn least_size(batch: u64) -> u64 {
+pub(super) fn least_size(batch: u64) -> u64 {
     batch.saturating_add(FRAMES_OFFSET).next_multiple_of(BLOCK_BYTES)
 }
 
@@ -290,7 +290,7 @@ impl Gate {
 impl Tail {
     /// Gives back what a bare tail holds after its slots; sealing it cuts the same. A failure is
     /// told then.
-    fn cut_bare(&mut self) {
+    pub(super) fn cut_bare(&mut self) {
         if let Err(e) = self.file.set_len(FRAMES_OFFSET) {
             self.told.push(Told::ZerosStay(self.path.clone(), e));
         }

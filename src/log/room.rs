@@ -1,12 +1,20 @@
 //! Room for a batch before it is there: for who decides under a lock of its own what the batch is,
 //! and would have others wait for a write or a roll behind that.
 
+use oncelog_format::limits::FRAMES_OFFSET;
+
 use super::Log;
 use super::reserve::Use;
 use super::writer::{Gate, Shared};
 use crate::error::{Error, ErrorKind, Result};
+use crate::lsn::Lsn;
 
 impl Gate {
+    /// Whether the tail takes records, and holds none.
+    fn is_empty(&self) -> bool {
+        !self.must_roll && self.end == FRAMES_OFFSET
+    }
+
     /// Whether so many bytes go into the buffer without a wait or I/O. Of a reserve it says
     /// nothing.
     fn takes_at_once(&self, bytes: u64, buffer_bytes_max: u64) -> bool {
@@ -15,6 +23,28 @@ impl Gate {
 }
 
 impl Shared {
+    /// Starts a segment where so many bytes do not fit into the tail.
+    fn begin_segment(&self, bytes: u64, batch: u64, usage: Use) -> Result<()> {
+        let (mut gate, mut full) = (self.gate(), None);
+        loop {
+            gate.check_open()?;
+            if gate.rolling {
+                gate = self.wait(gate);
+            } else if gate.has_room(bytes) || gate.is_empty() {
+                return Ok(());
+            } else {
+                let before = gate.number_max;
+                let (behind, rolled) = self.roll_for(gate, batch, usage, &mut full);
+                gate = behind;
+                rolled?;
+                // Where there was no space the next attempt may take the reserve.
+                if gate.number_max != before {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
     fn make_room(&self, bytes: u64, new: Option<u64>) -> Result<()> {
         let (mut gate, mut full) = (self.gate(), None);
         loop {
@@ -56,6 +86,30 @@ impl Log {
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
         let shared = &self.handle.shared;
         shared.gate().takes_at_once(bytes.min(shared.batch_bytes_max), shared.buffer_bytes_max)
+    }
+
+    /// Bytes of the segments that hold no record at or above an LSN: what a trim to it lets go of.
+    pub(crate) fn bytes_below(&self, oldest: Lsn) -> u64 {
+        let gate = self.handle.shared.gate();
+        let nexts = gate.segments.iter().skip(1).map(|next| next.header.first_lsn);
+        let whole = gate.segments.iter().zip(nexts).take_while(|(_, next)| *next <= oldest.get());
+        whole.fold(0, |sum, (segment, _)| sum.saturating_add(segment.bytes))
+    }
+
+    /// Bytes in use of a tail in which so many more do not fit.
+    pub(crate) fn tail_bytes_without_room(&self, bytes: u64) -> Option<u64> {
+        let gate = self.handle.shared.gate();
+        (!gate.has_room(bytes)).then_some(gate.end)
+    }
+
+    /// Starts a segment where so many bytes, which end work, do not fit into the tail: with room
+    /// for a batch, of the reserve where there is no other, of which so many bytes are left.
+    ///
+    /// # Errors
+    ///
+    /// Those of a roll; `StoreFull` also where the reserve holds less.
+    pub(crate) fn begin_segment(&self, bytes: u64, batch: u64, left: u64) -> Result<()> {
+        self.handle.shared.begin_segment(bytes, batch, Use::Ending(left))
     }
 
     /// Waits until that is so; starts a segment where the batch does not fit. `new` says that it is

@@ -252,11 +252,12 @@ pub(super) const BROADCAST_COUNTERS: &[Values<BroadcastStats, u64>] = &[
     Row {
         name: "oncelog_key_lookups_total",
         unit: Unit::Count,
-        what: "Look-ups of keys",
+        what: "Look-ups of keys by what came of them",
         values: |s, set| {
             set(&[("result", "hit")], s.keys.hits);
             set(&[("result", "miss")], s.keys.misses);
             set(&[("result", "conflict")], s.keys.conflicts);
+            set(&[("result", "warning")], s.keys.warnings);
         },
     },
     Row {
@@ -287,8 +288,20 @@ pub(super) const BROADCAST_COUNTERS: &[Values<BroadcastStats, u64>] = &[
     Row {
         name: "oncelog_lock_wait_timeouts_total",
         unit: Unit::Count,
-        what: "Those of them that did not get the locks",
+        what: "Those of them that did not get the locks before their deadline",
         values: |s, set| set(&[], s.locks.timeouts),
+    },
+    Row {
+        name: "oncelog_lock_wait_refusals_total",
+        unit: Unit::Count,
+        what: "Those of them that were told that there is no use in waiting",
+        values: |s, set| set(&[], s.locks.refused),
+    },
+    Row {
+        name: "oncelog_acks_ignored_total",
+        unit: Unit::Count,
+        what: "Acks of consumers that changed nothing",
+        values: |s, set| set(&[], s.acks_ignored),
     },
     Row {
         name: "oncelog_lock_wait_microseconds_total",
@@ -337,6 +350,12 @@ pub(super) const BROADCAST_GAUGES: &[Values<BroadcastStats, f64>] = &[
         unit: Unit::Count,
         what: "Most keys that the window holds",
         values: |s, set| set(&[], s.window.count_max as f64),
+    },
+    Row {
+        name: "oncelog_keys_beyond_max",
+        unit: Unit::Count,
+        what: "Keys that are kept beyond that",
+        values: |s, set| set(&[], s.window.beyond_count as f64),
     },
     Row {
         name: "oncelog_window_effective_seconds",

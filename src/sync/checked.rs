@@ -105,9 +105,15 @@ pub(crate) fn explore(run: impl Fn() + Send + Sync + 'static) -> u64 {
 /// on at each step; in the others one goes on until it waits, but for a few changes at drawn steps.
 #[cfg(shuttle)]
 pub(crate) fn explore(run: impl Fn() + Send + Sync + 'static) -> u64 {
+    explore_part(1, run)
+}
+
+/// Plays one of so many of them.
+#[cfg(shuttle)]
+fn explore_part(part: usize, run: impl Fn() + Send + Sync + 'static) -> u64 {
     #[cfg(planted)]
     super::planted::plant_ordered();
-    let (run, half) = (Arc::new(run), count() / 2);
+    let (run, half) = (Arc::new(run), count() / part / 2);
     let again = Arc::clone(&run);
     let any = std::thread::spawn(move || {
         draw(scheduler::RandomScheduler::new_from_seed(SEED, half), move || again())
@@ -166,8 +172,18 @@ fn count() -> usize {
 
 /// Plays `run` and prints how many schedules that were.
 pub(crate) fn explored(name: &str, run: impl Fn() + Send + Sync + 'static) {
+    told(name, || explore(run));
+}
+
+/// Plays a part of the schedules that are drawn, and prints how many that were.
+#[cfg(shuttle)]
+pub(crate) fn explored_part(name: &str, part: usize, run: impl Fn() + Send + Sync + 'static) {
+    told(name, || explore_part(part, run));
+}
+
+fn told(name: &str, explore: impl FnOnce() -> u64) {
     let begin = Instant::now();
-    let played = explore(run);
+    let played = explore();
     let seconds = begin.elapsed().as_secs_f64();
     println!("{CHECKER}, {name}: {played} schedules in {seconds:.1} s");
 }
@@ -244,6 +260,9 @@ impl Condvar {
         let until = now().saturating_add(time);
         let mutex = held.mutex;
         drop(held);
+        // Whoever waits so again and again is not to be let go first for ever.
+        #[cfg(shuttle)]
+        shuttle::thread::yield_now();
         let held = mutex.lock();
         PASSED.set(now().max(until));
         match held {

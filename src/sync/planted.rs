@@ -19,6 +19,26 @@ const BUGS: &[(Bug, &str)] = &[
     (Bug::ReservationLeaked, "a_refusal_hands_the_key_to_who_waits_for_it"),
     #[cfg(loom)]
     (Bug::LockLeaked, "a_refusal_behind_the_locks_hands_them_on"),
+    #[cfg(loom)]
+    (Bug::WaitersAllGo, "when_a_reservation_falls_exactly_one_waiter_goes_on"),
+    #[cfg(loom)]
+    (Bug::ToldBeforeSync, "nobody_is_told_of_an_end_that_a_power_loss_takes_back"),
+    #[cfg(loom)]
+    (Bug::CloseLeavesCallers, "a_close_tells_everybody_who_waits_what_is_so"),
+    #[cfg(loom)]
+    (Bug::SnapshotLate, "a_checkpoint_beside_decisions_is_the_state_at_its_begin"),
+    #[cfg(loom)]
+    (Bug::SweptAsSeen, "a_retry_beside_the_sweep_of_its_key_is_new_work_once_and_stays_known"),
+    #[cfg(loom)]
+    (Bug::EndUntold, "who_waits_for_an_effect_is_woken_by_the_threads_that_bring_it_about"),
+    #[cfg(loom)]
+    (Bug::CloseUnjoined, "a_close_waits_for_the_callback_that_runs_and_loses_no_end"),
+    #[cfg(shuttle)]
+    (Bug::EndUntold, "a_whole_broadcaster_keeps_its_promises"),
+    #[cfg(shuttle)]
+    (Bug::WorkUntold, "a_whole_broadcaster_keeps_its_promises"),
+    #[cfg(shuttle)]
+    (Bug::CloseUnjoined, "a_whole_broadcaster_keeps_its_promises"),
     #[cfg(shuttle)]
     (Bug::AckBeforeSync, "a_whole_log_keeps_its_promises"),
     #[cfg(shuttle)]

@@ -10,6 +10,7 @@ mod cut_short;
 pub(crate) mod decisions;
 pub(crate) mod desk;
 mod forbidden;
+mod freeing;
 mod halts;
 mod history;
 mod holders;
@@ -20,13 +21,17 @@ mod metrics;
 mod model;
 mod operator;
 mod panics;
+mod past;
 pub(crate) mod pins;
 pub(crate) mod retention;
 mod roll;
 mod room;
+mod sameness;
 pub(crate) mod space;
 mod stats;
 mod store;
+mod sweeping;
+pub(crate) mod taken;
 mod trace;
 mod waits;
 
@@ -123,7 +128,7 @@ pub(crate) fn a_refusal_behind_the_locks_releases_them() {
     let held = request("k", "p").resources(vec![resource("thing", "1", false)]);
     assert!(desk.broadcaster.submit(&held, Some(LONG)).is_err());
     let held = request("other", "p").resources(vec![resource("thing", "1", false)]);
-    desk.broadcaster.submit(&held, Some(LONG)).unwrap();
+    drop(desk.broadcaster.submit(&held, Some(LONG)).unwrap());
 }
 
 #[test]
@@ -141,7 +146,7 @@ pub(crate) fn a_reservation_is_no_acceptance() {
         wait_begun.recv().unwrap();
         // Another payload waits for it, and is told nothing about a conflict.
         let late = desk.broadcaster.submit(&request("k", "q"), SOON).unwrap_err();
-        assert_eq!(late.kind(), ErrorKind::LockTimeout);
+        assert_eq!(late.kind(), ErrorKind::OutcomeUnknown);
         let others: Vec<_> = (0..4).map(|_| threads.spawn(|| desk.submit("k", "q"))).collect();
         go.send(()).unwrap();
         assert!(first.join().unwrap().is_err());
@@ -356,7 +361,7 @@ pub(crate) fn work_of_an_unknown_type_is_parked_after_a_restart() {
     let parked = desk.submit("k", "p").unwrap_err();
     let id = parked.broadcast_id().unwrap();
     desk.broadcaster.resume(id, "").unwrap();
-    desk.submit("k", "p").unwrap();
+    drop(desk.submit("k", "p").unwrap());
     desk.script.hold();
     let broadcaster = desk.broadcaster.clone();
     let caller = std::thread::spawn(move || broadcaster.submit(&request("other", "p"), None));
@@ -384,7 +389,7 @@ pub(crate) fn work_of_an_unknown_type_is_parked_after_a_restart() {
 pub(crate) fn closing_frees_the_store_and_clones_answer_closed() {
     let desk = Desk::open();
     let clone = desk.broadcaster.clone();
-    desk.submit("k", "p").unwrap();
+    drop(desk.submit("k", "p").unwrap());
     let desk = desk.reopen();
     assert_eq!(clone.submit(&request("k", "p"), None).unwrap_err().kind(), ErrorKind::Closed);
     assert!(desk.submit("k", "p").unwrap().duplicated);

@@ -531,7 +531,7 @@ fn a_policy_is_explained_or_every_broken_rule_is_told() {
         let rule = rules.iter().find(|rule| rule["name"] == name);
         has_keys(rule.unwrap(), "name rule expected found");
     }
-    assert_eq!(check("not toml [").code, 2);
+    assert_eq!(check("not toml [").code, 1);
 }
 
 #[test]

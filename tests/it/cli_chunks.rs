@@ -29,7 +29,7 @@ fn store(dir: &str) -> Broadcaster {
     let send = |vchannels: &[&str], payload: &str| {
         let vchannels = vchannels.iter().map(|name| (*name).to_owned()).collect();
         let request = Request::new("Noop", None, vchannels, payload.into());
-        broadcaster.submit(&request, None).unwrap();
+        drop(broadcaster.submit(&request, None).unwrap());
     };
     send(&["a"], "first");
     send(&["a", "b"], &payload());

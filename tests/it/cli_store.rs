@@ -140,7 +140,7 @@ fn a_config_holds_for_the_command_and_a_broken_one_is_refused() {
         let args = ["broadcast", &store, "--type", "Noop", "--vchannels", "a", "--json"];
         run(&[&args[..], &["--key", key, "--config", file]].concat(), b"")
     };
-    assert_eq!(with("[retention]\nwindow_lifetime = \"48h\"\n", "k").code, 2);
+    assert_eq!(with("[retention]\nwindow_lifetime = \"48h\"\n", "k").code, 1);
     assert!(!Path::new(&store).exists());
     let one = "[retention]\nwindow_count_max = 1\nprincipal_share_max = 100\n";
     assert_eq!(with(one, "k1").code, 0);
@@ -231,12 +231,26 @@ fn a_directory_that_holds_something_else_is_no_store() {
 #[test]
 fn jobs_name_one_and_refuse_an_unknown_one() {
     let (_dir, store) = fresh("store");
-    let (_, import, _) = import(&store, CARS, "k");
-    let id = import["job_id"].as_str().unwrap();
+    let (_, first, _) = import(&store, CARS, "k");
+    let id = first["job_id"].as_str().unwrap();
     let one = run(&["jobs", &store, id, "--json"], b"").objects();
-    assert_eq!((one.len(), &one[0]["job_id"]), (1, &import["job_id"]));
+    assert_eq!((one.len(), &one[0]["job_id"]), (1, &first["job_id"]));
     assert_eq!(one[0]["rows"], 406);
-    assert_eq!(run(&["jobs", &store, "999999", "--json"], b"").code, 2);
+    let files = one[0]["file_list"].as_array().unwrap();
+    let told = (&files[0]["state"], &files[0]["rows"], &files[0]["rows_total"]);
+    assert_eq!(told, (&"Completed".into(), &406.into(), &406.into()));
+    let never = run(&["jobs", &store, "999999", "--json"], b"");
+    assert_eq!(never.code, 2);
+    assert!(never.error()["message"].as_str().unwrap().contains("never was a job"), "{never:?}");
+    let page = |args: &[&str]| -> Vec<String> {
+        let objects = run(&[&["jobs", &store, "--json"], args].concat(), b"").objects();
+        objects.iter().map(|job| job["job_id"].as_str().unwrap().to_owned()).collect()
+    };
+    let (_, second, _) = import(&store, CARS, "k2");
+    let second = second["job_id"].as_str().unwrap();
+    assert_eq!(page(&["--limit", "1"]), [id]);
+    assert_eq!(page(&["--limit", "1", "--after", id]), [second]);
+    assert_eq!(page(&["--after", second]), Vec::<String>::new());
     // It has committed: nothing is left to cancel.
     let late = run(&["jobs", "cancel", &store, id, "--json"], b"");
     assert_eq!((late.code, &late.objects()[0]["state"]), (1, &"Completed".into()));
@@ -385,6 +399,36 @@ fn plain_records_are_kept_out_of_a_store() {
     }
     assert_eq!(snapshot(Path::new(&store)), before);
     assert_eq!(broadcast(&store, "k", "p").1["duplicated"], true);
+}
+
+/// Its rows were hidden for ever, under a job that was `Completed`.
+#[test]
+fn a_broadcast_of_an_import_cannot_be_asked_for_beside_its_collection() {
+    let (_dir, store) = fresh("store");
+    assert_eq!(import(&store, AIRPORTS, "k").0, 0);
+    let payload = format!(r#"{{"collection":"c","collection_id":1,"files":["{CARS}"]}}"#);
+    let ask = |vchannel: &str, more: &[&str]| {
+        let args = ["broadcast", &store, "--type", "Import", "--vchannels", vchannel, "--json"];
+        let asked = ["--key", "other", "--payload", &payload];
+        let refused = run(&[&args[..], &asked, more].concat(), b"");
+        let error = refused.error();
+        assert_eq!((refused.code, &error["kind"]), (2, &"InvalidInput".into()), "{error}");
+        error["message"].as_str().unwrap().to_owned()
+    };
+    assert!(ask("x", &[]).contains("expected collection:1, found store:0"));
+    let scoped = ["--scope", "collection:1"];
+    assert!(ask("c_v0", &scoped).contains("expected collection:1:shared, found none"));
+    let held = [&scoped[..], &["--resource", "collection:1:shared"]].concat();
+    assert!(ask("x", &held).contains("by the fields of its request"));
+    for of_type in ["CommitImport", "AbortImport"] {
+        let args = ["broadcast", &store, "--type", of_type, "--vchannels", "c_v0", "--json"];
+        let refused = run(&args, b"");
+        assert_eq!((refused.code, &refused.error()["kind"]), (2, &"InvalidInput".into()));
+    }
+    let jobs = run(&["jobs", &store, "--json"], b"").objects();
+    assert_eq!(jobs.len(), 1);
+    let keys = run(&["keys", &store, "other", "--json"], b"").objects();
+    assert_eq!((keys.len(), &keys[0]["state"]), (1, &"unknown".into()), "the key is free");
 }
 
 #[test]

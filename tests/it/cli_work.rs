@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use oncelog::broadcast::{
-    Broadcaster, MessageType, Options, Request, Role, Scope, Task, Verdict, WhenFull,
+    AckMode, BroadcastId, Broadcaster, MessageType, Options, Request, Role, Scope, Task, Verdict,
+    WhenFull,
 };
-use oncelog::{Clock, CreateMode, ErrorKind, Store, StoreOptions, SystemClock};
+use oncelog::{Clock, CreateMode, ErrorKind, HolderKind, Store, StoreOptions, SystemClock};
 use oncelog_format::control::{JobPhase, JobPlan, JobState};
 use serde_json::{Value, json};
 
@@ -31,6 +32,24 @@ impl MessageType for Kind {
     }
 }
 
+/// A type whose copies its consumers acknowledge.
+#[derive(Debug)]
+struct Read;
+
+impl MessageType for Read {
+    fn name(&self) -> &str {
+        "Read"
+    }
+
+    fn ack_mode(&self) -> AckMode {
+        AckMode::Consumer
+    }
+
+    fn apply(&self, _task: &Task) -> Verdict {
+        Verdict::Done
+    }
+}
+
 fn open(dir: &str) -> Broadcaster {
     let store = StoreOptions::new().create(CreateMode::IfMissing);
     let store = Store::open(Path::new(dir), &store).unwrap();
@@ -40,7 +59,7 @@ fn open(dir: &str) -> Broadcaster {
     let options = Options::new().register(Arc::new(parks)).register(Arc::new(loads));
     let options = options.register(Arc::new(ends));
     let waits = Kind("Waits", Role::Plain, Verdict::Retry("not yet".into()));
-    let options = options.register(Arc::new(waits));
+    let options = options.register(Arc::new(waits)).register(Arc::new(Read));
     let broadcaster = Broadcaster::open(store, options).unwrap();
     broadcaster.ensure_vchannels(&["a".into()]).unwrap();
     broadcaster
@@ -58,6 +77,19 @@ fn request(message_type: &str, key: &str) -> Request {
     Request::new(message_type, Some(scope), vec!["a".into()], b"p".to_vec())
 }
 
+/// Submits what will not be done, until its acceptance is known.
+fn accepted(broadcaster: &Broadcaster, request: &Request) -> BroadcastId {
+    loop {
+        let late = broadcaster.submit(request, Some(Duration::from_millis(1))).unwrap_err();
+        match late.kind() {
+            ErrorKind::InFlight => return late.broadcast_id().unwrap(),
+            // The deadline was over before the disk said so.
+            ErrorKind::OutcomeUnknown | ErrorKind::LockTimeout => {}
+            other => panic!("{other}: {late}"),
+        }
+    }
+}
+
 fn objects(args: &[&str]) -> Vec<Value> {
     let run = run(&[args, &["--json"]].concat(), b"");
     assert_eq!(run.code, 0, "{args:?}: {}", run.err);
@@ -70,6 +102,13 @@ fn pins(store: &str, log: &str) -> Value {
     all.iter().find(|object| object["log"] == log).unwrap()["why_not_trimmed"].clone()
 }
 
+/// The same by the process that has the store.
+fn held(broadcaster: &Broadcaster) -> Value {
+    let held = broadcaster.why_not_trimmed("p0").unwrap().into_iter();
+    let held = held.filter(|holder| holder.kind == HolderKind::Pin);
+    held.map(|pin| json!({ "by": pin.name, "lsn": pin.lsn.get() })).collect()
+}
+
 #[test]
 fn every_pin_of_a_stores_logs_is_named_and_parked_work_is_told() {
     let (_dir, store) = fresh("store");
@@ -79,8 +118,6 @@ fn every_pin_of_a_stores_logs_is_named_and_parked_work_is_told() {
     let parked = parked.broadcast_id().unwrap();
     let job = broadcaster.submit(&request("Load", "2"), None).unwrap().id;
     let jobs = broadcaster.jobs();
-    let from = jobs.pin_ends(job).unwrap();
-    let next = from[0].next_lsn;
     let plan = JobPlan {
         job,
         attempt: 1,
@@ -89,10 +126,10 @@ fn every_pin_of_a_stores_logs_is_named_and_parked_work_is_told() {
         partition_function: 1,
         partition_version: 1,
         vchannels: vec!["a".into()],
-        from,
+        from: vec![],
         detail: vec![],
     };
-    jobs.plan(plan).unwrap();
+    let next = jobs.plan(plan).unwrap()[0].next_lsn;
     let state = JobState {
         job,
         attempt: 1,
@@ -104,11 +141,15 @@ fn every_pin_of_a_stores_logs_is_named_and_parked_work_is_told() {
     };
     jobs.record(state).unwrap();
     // Beside the writer, too.
+    let unread = accepted(&broadcaster, &request("Read", "3"));
+    // As they are sorted: by LSN, then by name.
     let on_channel = json!([
-        { "by": format!("broadcast {parked}"), "lsn": 1 },
+        { "by": format!("broadcast {unread}"), "lsn": next },
         { "by": format!("job {job}"), "lsn": next },
     ]);
+    // Parked work whose acks are durable holds nothing, here as for the process that has it.
     assert_eq!(pins(&store, "channels/p0"), on_channel);
+    assert_eq!(held(&broadcaster), on_channel);
     let restart = json!([{ "by": "restart without two checkpoints", "lsn": 1 }]);
     assert_eq!(pins(&store, "control"), restart);
     assert!(broadcaster.checkpoint().unwrap());
@@ -125,7 +166,8 @@ fn every_pin_of_a_stores_logs_is_named_and_parked_work_is_told() {
     assert_eq!(pins(&store, "channels/p0"), on_channel);
     let control = &objects(&["stats", &store])[0];
     let of = |in_flight, parked, done, failed| json!({ "in_flight": in_flight, "parked": parked, "done": done, "failed": failed });
-    let expected = json!({ "Load": of(0, 0, 1, 0), "Parks": of(0, 1, 0, 0) });
+    let expected =
+        json!({ "Load": of(0, 0, 1, 0), "Parks": of(0, 1, 0, 0), "Read": of(1, 0, 0, 0) });
     assert_eq!(control["broadcasts"], expected);
     assert_eq!(control["jobs"], json!({ "Importing": { "count": 1, "rows": 7 } }));
     let told = &control["parked"][0];
@@ -134,9 +176,10 @@ fn every_pin_of_a_stores_logs_is_named_and_parked_work_is_told() {
     let text = run(&["stats", &store], b"").out;
     assert!(text.contains(&format!("broadcast {parked} of type Parks is parked since ")), "{text}");
     let text = run(&["inspect", &store], b"").out;
-    for part in [format!("broadcast {parked} needs LSN 1"), format!("job {job} needs LSN")] {
+    for part in [format!("broadcast {unread} needs LSN"), format!("job {job} needs LSN")] {
         assert!(text.contains(&part), "{part} is not in {text}");
     }
+    assert!(!text.contains(&format!("broadcast {parked} needs")), "{text}");
 }
 
 #[test]
@@ -144,14 +187,14 @@ fn the_summary_of_keys_has_the_effective_window_and_evictions() {
     let (_dir, store) = fresh("store");
     let broadcaster = open(&store);
     let summary = || objects(&["keys", &store, "--summary"])[0].clone();
-    broadcaster.submit(&request("Load", "1"), None).unwrap();
+    drop(broadcaster.submit(&request("Load", "1"), None).unwrap());
     assert_eq!(summary()["effective_ms"], 86_400_000);
     let mut policy = broadcaster.policy();
     (policy.window_count_max, policy.window_full) = (2, WhenFull::EvictOldest);
     broadcaster.refresh(policy).unwrap();
     for key in ["2", "3"] {
         let noop = request("Noop", key);
-        broadcaster.submit(&noop, None).unwrap();
+        drop(broadcaster.submit(&noop, None).unwrap());
     }
     broadcaster.close().unwrap();
     let summary = summary();
@@ -246,7 +289,7 @@ fn parked_work_is_resumed_or_skipped_from_outside() {
 
 /// A clock that stands still, so long ago.
 #[derive(Debug)]
-struct Ago(Duration);
+pub(crate) struct Ago(pub(crate) Duration);
 
 impl Clock for Ago {
     fn wall_ms(&self) -> u64 {
@@ -268,7 +311,7 @@ fn a_clock_far_ahead_is_believed_once_an_operator_says_so() {
     let broadcaster = Broadcaster::open(past, Options::new()).unwrap();
     let mut before = request("Noop", "k");
     before.vchannels = vec!["a".into()];
-    broadcaster.submit(&before.making_vchannels(), None).unwrap();
+    drop(broadcaster.submit(&before.making_vchannels(), None).unwrap());
     broadcaster.close().unwrap();
 
     let ask = ["broadcast", &store, "--type", "Noop", "--vchannels", "a", "--key", "k"];

@@ -210,6 +210,15 @@ fn bad_input_is_one_clear_error_and_no_row() {
     let deep = format!("{{\"id\":{}1{}}}", "[".repeat(100_000), "]".repeat(100_000));
     let whole = fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/examples/data/airports.parquet"));
     let whole = whole.unwrap();
+    let npy = |descr: &str, shape: &str, data: &[u8]| {
+        let text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}}}\n");
+        let len = u16::try_from(text.len()).unwrap().to_le_bytes();
+        [b"\x93NUMPY\x01\0", &len[..], text.as_bytes(), data].concat()
+    };
+    check_bad("a.npy", &npy("|O", "(1,)", b"x"), &[], 1, "column `a`: values are Python objects");
+    check_bad("a.npy", &npy("|b1", "(2,)", &[1, 2]), &[], 1, "row 2, column `a`: a boolean");
+    check_bad("a.npy", &npy("<i8", "(9,)", &[0; 8]), &[], 1, "column `a`: expected");
+    check_bad("a.npy", b"PAR1", &[], 1, "the name says NumPy, the content is not");
     check_bad("a.csv", b"", &[], 2, "empty");
     check_bad("a.txt", b"id\n1\n", &[], 2, "tells no format");
     check_bad("a.parquet", b"id\n1\n", &[], 1, "the name says Parquet, the content is not");
@@ -236,6 +245,44 @@ fn bad_input_is_one_clear_error_and_no_row() {
     check_bad("a.json", format!("[{deep}]").as_bytes(), &[], 1, "nested deeper than 128 levels");
 }
 
+/// What the bulk writer of pymilvus leaves, one of its formats each.
+#[test]
+fn files_of_a_bulk_writer_are_imported_as_they_are() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/data/inputs/bulk");
+    let mut columns: Vec<String> = fs::read_dir(dir.join("1"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path().to_str().unwrap().to_owned())
+        .collect();
+    columns.sort();
+    let text = |name: &str| vec![dir.join(name).to_str().unwrap().to_owned()];
+    let id = |n: usize| format!("\"id\":{n},");
+    for (files, key, row) in [
+        (text("1.parquet"), "id", id as fn(usize) -> String),
+        (text("1.json"), "id", id),
+        (columns, "id", id),
+        (text("1.csv"), "id", |n| format!("\"id\":\"{n}\",")),
+    ] {
+        let (_dir, store) = fresh("store");
+        let files: Vec<&str> = files.iter().map(String::as_str).collect();
+        let rest = ["--collection", "c", "--key", "k", "--json", "--primary-key", key];
+        let args = [&["import", &store], files.as_slice(), &rest].concat();
+        let done = run(&args, b"");
+        assert_eq!((done.code, &done.objects()[0]["rows"]), (0, &5.into()), "{files:?}: {done:?}");
+        assert_eq!(run(&args, b"").objects()[0]["duplicated"], true, "{files:?}");
+        let rows = rows(&store);
+        assert_eq!(rows.lines().count(), 5, "{files:?}");
+        for (n, line) in rows.lines().enumerate() {
+            let title = format!("\"title\":\"caf\u{e9} {n}\"");
+            assert!(line.contains(&row(n)) && line.contains(&title), "{files:?}: {line}");
+            assert!(line.contains("$meta"), "{files:?}: {line}");
+        }
+        let job = run(&["jobs", &store, "1", "--json"], b"").objects().remove(0);
+        let list = job["file_list"].as_array().unwrap();
+        assert_eq!(list.len(), files.len());
+        assert!(list.iter().all(|file| file["rows"] == 5 && file["set"] == 0), "{list:?}");
+    }
+}
+
 #[test]
 fn what_is_no_file_is_refused() {
     let (dir, store) = fresh("store");
@@ -245,4 +292,9 @@ fn what_is_no_file_is_refused() {
     check_refused(&store, &dir.path().join("none.csv"), &[], 2, "does not exist");
     fs::create_dir(dir.path().join("dir.csv")).unwrap();
     check_refused(&store, &dir.path().join("dir.csv"), &[], 2, "directory");
+    check_refused(&store, Path::new("/dev/null.csv"), &[], 2, "does not exist");
+    let pipe = dir.path().join("pipe.csv");
+    let mode = rustix::fs::Mode::RUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    check_refused(&store, &pipe, &[], 2, "not a regular file");
 }

@@ -31,6 +31,8 @@ mod cli_once;
 #[cfg(feature = "cli")]
 mod cli_store;
 #[cfg(feature = "cli")]
+mod cli_verbs;
+#[cfg(feature = "cli")]
 mod cli_work;
 mod crash;
 mod damage;

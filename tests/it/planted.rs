@@ -8,7 +8,7 @@ use oncelog::planted::{Bug, plant, plant_here};
 
 use crate::crash::explore::{Explorer, Reach};
 use crate::crash::keyed::TURN;
-use crate::crash::matrix::exactly_once_of;
+use crate::crash::matrix::{When, exactly_once_of};
 use crate::crash::seen::Seen;
 use crate::crash::workload;
 use crate::figures::figure;
@@ -82,13 +82,14 @@ fn every_planted_bug_is_caught() {
 }
 
 /// Bugs of the broadcaster that the matrix shows, each by a verb.
-const OF_MATRIX: [(Bug, fn()); 6] = [
-    (Bug::TombstoneReset, || exactly_once_of("policy refresh")),
-    (Bug::FingerprintFastPath, || exactly_once_of("submit")),
-    (Bug::CopyWithoutScan, || exactly_once_of("submit")),
-    (Bug::UnknownIsRefusal, || exactly_once_of("submit")),
-    (Bug::CheckpointCoversItself, || exactly_once_of("checkpoint")),
-    (Bug::FoundIsAcked, || exactly_once_of("ack")),
+const OF_MATRIX: [(Bug, fn()); 7] = [
+    (Bug::TombstoneReset, || exactly_once_of("policy refresh", &When::ALL)),
+    (Bug::FingerprintFastPath, || exactly_once_of("submit", &When::ALL)),
+    (Bug::CopyWithoutScan, || exactly_once_of("submit", &When::ALL)),
+    (Bug::UnknownIsRefusal, || exactly_once_of("submit", &When::ALL)),
+    (Bug::CheckpointCoversItself, || exactly_once_of("checkpoint", &When::ALL)),
+    (Bug::FoundIsAcked, || exactly_once_of("ack", &When::ALL)),
+    (Bug::HandedIsAccepted, || exactly_once_of("submit", &[When::Before])),
 ];
 
 #[test]
@@ -106,6 +107,11 @@ fn every_planted_bug_of_exactly_once_is_caught_by_the_matrix() {
             survivors.push(bug);
         }
     }
+    // What only a duplicate in flight shows, no other does: without that third it would survive.
+    plant(Bug::HandedIsAccepted);
+    let is_seen_behind = is_broken(|| exactly_once_of("submit", &[When::Behind]));
+    plant(Bug::None);
+    assert!(!is_seen_behind, "a bug that needs a duplicate in flight is seen without one");
     figure(13, "planted bugs caught by the matrix", OF_MATRIX.len() - survivors.len());
     assert!(survivors.is_empty(), "{survivors:?}");
 }
@@ -185,10 +191,11 @@ fn check_of_locks(bug: Bug) -> fn() {
 
 /// The test that a bug of space breaks.
 fn check_of_space(bug: Bug) -> fn() {
-    use crate::broadcast::{pins, space};
+    use crate::broadcast::{pins, space, taken};
     match bug {
         Bug::ReserveSpent => space::what_was_accepted_ends_on_a_full_disk_and_makes_room,
         Bug::ReserveUnsynced => space::the_name_of_a_reserve_is_durable_when_something_counts_on_it,
+        Bug::ReserveDoubled => taken::what_was_accepted_ends_though_a_crash_takes_the_reserve,
         Bug::EndUnpinned => pins::no_retention_takes_what_unfinished_work_reads_back,
         Bug::CheckpointUncounted => {
             space::a_checkpoint_is_written_on_a_disk_that_large_work_has_filled

@@ -2,8 +2,9 @@
 //! alone in which each known mistake can be put in, so that a figure counts only if the same run has
 //! caught them.
 //!
-//! Built and run by `scripts/proof` with `--cfg planted`. Without that configuration it is empty;
-//! the binary `it` runs the same tests, smaller, on the code that ships.
+//! Built and run by `scripts/proof` with `--cfg planted`. Without that configuration it is empty.
+//! The binary `it` runs the same tests, smaller, on the code that ships; of them `.ci/run` plays
+//! there the sequences of calls of a log and of a broadcaster, and a sample of the matrix.
 
 #![cfg(planted)]
 #![allow(

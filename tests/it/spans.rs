@@ -103,10 +103,25 @@ fn a_submit_is_a_span_with_its_type_and_trace_and_without_its_key_and_payload() 
     let (trace, parent) = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7");
     let mut request = request("secret-key", "secret-payload");
     request.trace_context = Some(format!("00-{trace}-{parent}-01"));
-    with_default(heard.clone(), || desk.broadcaster.submit(&request, None).unwrap());
+    drop(with_default(heard.clone(), || desk.broadcaster.submit(&request, None).unwrap()));
     let told = heard.told();
     let ids = format!("trace_id=\"{trace}\" parent_id=\"{parent}\"");
     let span = format!("INFO submit message_type=\"Script\" {ids}");
     assert!(told.contains(&span), "{told:?}");
     assert!(told.iter().all(|line| !line.contains("secret")), "{told:?}");
+}
+
+#[test]
+fn a_bound_below_the_keys_that_are_kept_is_a_warning_with_both_numbers_at_an_open() {
+    let (desk, heard) = (Desk::open(), Listener::default());
+    for key in ["1", "2", "3"] {
+        drop(desk.submit(key, "p").unwrap());
+    }
+    let mut policy = desk.broadcaster.policy();
+    (policy.window_count_max, policy.history_warns) = (2, true);
+    let reopened = || desk.reopen_with(|options| options.policy(policy));
+    let desk = with_default(heard.clone(), reopened);
+    let warning = "WARN more keys are kept than the bound of the window kept=3 bound=2";
+    assert!(heard.told().iter().any(|line| line == warning), "{:?}", heard.told());
+    assert_eq!(desk.broadcaster.stats().window.beyond_count, 1);
 }

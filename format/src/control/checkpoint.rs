@@ -131,6 +131,8 @@ pub struct Facts {
     pub evicted: u64,
     /// The latest instant until which an evicted key would have lived, in milliseconds.
     pub evicted_until_ms: u64,
+    /// The latest instant of Done of an evicted key, in milliseconds.
+    pub evicted_done_ms: u64,
     /// Dropped keys of which not even the filters know any more.
     pub forgotten: u64,
     /// The policy that was recorded last.
@@ -256,6 +258,7 @@ fn put_facts(out: &mut Vec<u8>, x: &Facts) -> Put {
         x.expired,
         x.evicted,
         x.evicted_until_ms,
+        x.evicted_done_ms,
         x.forgotten,
     ] {
         put_u64(out, value);
@@ -272,6 +275,7 @@ fn facts(r: &mut Reader<'_>) -> Result<Facts, DecodeError> {
         expired: r.u64()?,
         evicted: r.u64()?,
         evicted_until_ms: r.u64()?,
+        evicted_done_ms: r.u64()?,
         forgotten: r.u64()?,
         policy: r.option("policy", PolicyRecord::decode)?,
     })

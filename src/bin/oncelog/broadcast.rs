@@ -62,7 +62,11 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
         .making_vchannels();
     request.trace_context.clone_from(&args.trace_parent);
     let writer = Writer::open(&args.dir, &args.writer, CreateMode::IfMissing)?;
-    let answer = writer.run(|writer| Ok(writer.broadcaster.submit(&request, args.wait)?))?;
+    let answer = writer.run(|writer| Ok(writer.broadcaster.submit(&request, args.wait)?));
+    let answer = match &args.key {
+        Some(_) => answer?,
+        None => answer.map_err(Failure::keyless_unless_refused)?,
+    };
     // A result is JSON in either mode: it is what scripts take apart.
     let mut out = Out::new(json);
     out.object(&object(&answer))?;

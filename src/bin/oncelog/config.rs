@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use oncelog::broadcast::{Policy, Setting, Violation, WhenFull};
 use oncelog::io::{Io, OpenHow};
+use oncelog::{Error, ErrorKind};
 use serde_json::json;
 use toml::{Table, Value};
 
@@ -83,23 +84,21 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
     Ok(if broken.is_empty() { Exit::Clean } else { Exit::Failed })
 }
 
-/// The policy of a configuration file, where it breaks no rule; the default without a file.
-pub(crate) fn load(file: Option<&Path>) -> Result<Policy, Failure> {
-    let Some(file) = file else { return Ok(Policy::default()) };
+/// The policy of a configuration file, where it breaks no rule.
+pub(crate) fn load(file: &Path) -> Result<Policy, Failure> {
     let (policy, broken) = read(file)?;
     if broken.is_empty() {
         return Ok(policy);
     }
     let rules: Vec<String> = broken.iter().map(ToString::to_string).collect();
-    Err(Failure::Usage { message: rules.join("; "), path: Some(file.to_path_buf()) })
+    Err(refused(file, rules.join("; ")))
 }
 
 /// The policy that a file states, and every rule that it breaks.
 fn read(file: &Path) -> Result<(Policy, Vec<Broken>), Failure> {
     let text = text_of(file)?;
-    let table: Table = text.parse().map_err(|error: toml::de::Error| Failure::Usage {
-        message: format!("not a TOML file: {}", one_line(&error, &text)),
-        path: Some(file.to_path_buf()),
+    let table: Table = text.parse().map_err(|error: toml::de::Error| {
+        refused(file, format!("not a TOML file: {}", one_line(&error, &text)))
     })?;
     let mut policy = Policy::default();
     let mut broken = Vec::new();
@@ -134,17 +133,35 @@ fn text_of(file: &Path) -> Result<String, Failure> {
         path: Some(file.to_path_buf()),
         source,
     };
-    let usage = |message: String| Failure::Usage { message, path: Some(file.to_path_buf()) };
     let source = oncelog::io::fs::FsIo::new().open(file, OpenHow::Read).map_err(fail)?;
     let len = source.len().map_err(fail)?;
     if len > FILE_BYTES_MAX {
-        return Err(usage(format!("expected at most {FILE_BYTES_MAX} bytes, found {len}")));
+        let message = format!("expected at most {FILE_BYTES_MAX} bytes, found {len}");
+        return Err(refused(file, message));
     }
     let mut bytes = vec![0; usize::try_from(len).unwrap_or_default()];
     let read = source.read_full_at(&mut bytes, 0).map_err(fail)?;
     bytes.truncate(read);
-    String::from_utf8(bytes)
-        .map_err(|error| usage(format!("not UTF-8 at byte {}", error.utf8_error().valid_up_to())))
+    String::from_utf8(bytes).map_err(|error| {
+        refused(file, format!("not UTF-8 at byte {}", error.utf8_error().valid_up_to()))
+    })
+}
+
+/// What is wrong with a configuration: the command line that names it is right.
+fn refused(file: &Path, message: String) -> Failure {
+    Failure::Config { message, path: file.to_path_buf() }
+}
+
+/// What a store says of the policy of a file: where it is refused, the file is to be changed.
+pub(crate) fn refused_by(error: Error, file: Option<&Path>) -> Failure {
+    let is_named = |field: &String| Policy::NAMES.contains(&field.as_str());
+    let of_policy = !error.fields().is_empty() && error.fields().iter().all(is_named);
+    match file {
+        Some(file) if of_policy && error.kind() == ErrorKind::InvalidInput => {
+            refused(file, error.to_string())
+        }
+        _ => error.into(),
+    }
 }
 
 /// What a parser says, with the line it speaks of.

@@ -51,6 +51,22 @@ pub(crate) enum Failure {
     Keyless(Error),
     /// The work was done, and closing the store failed behind it.
     Unclosed(Error),
+    /// The same of work without a key, which must not simply be done again.
+    KeylessUnclosed(Error),
+    /// A time was asked for of which nothing is left.
+    Untold {
+        /// What is left.
+        message: String,
+        /// The store.
+        path: PathBuf,
+    },
+    /// A configuration that breaks a rule, or is none.
+    Config {
+        /// What it breaks.
+        message: String,
+        /// The file.
+        path: PathBuf,
+    },
     /// The arguments cannot be what the caller means.
     Usage {
         /// What is wrong with them.
@@ -92,7 +108,17 @@ impl Failure {
     pub(crate) fn keyless(self) -> Self {
         match self {
             Self::Library(error) => Self::Keyless(error),
+            Self::Unclosed(error) => Self::KeylessUnclosed(error),
             other => other,
+        }
+    }
+
+    /// The same failure, of one broadcast without a key: it may be asked for again where it was
+    /// refused, and must not be where it may have been accepted.
+    pub(crate) fn keyless_unless_refused(self) -> Self {
+        match self {
+            Self::Library(error) if is_refusal(&error) => Self::Library(error),
+            other => other.keyless(),
         }
     }
 
@@ -103,9 +129,10 @@ impl Failure {
                 Exit::NotNow
             }
             Self::Library(error) | Self::Keyless(error) => exit_of(error.kind()),
-            Self::Unclosed(_) => exit_of(ErrorKind::OutcomeUnknown),
+            Self::Unclosed(_) | Self::KeylessUnclosed(_) => exit_of(ErrorKind::OutcomeUnknown),
             Self::Usage { .. } => Exit::Usage,
-            Self::Limit(_) | Self::Stream { .. } => Exit::Failed,
+            Self::Untold { .. } => exit_of(ErrorKind::Trimmed),
+            Self::Config { .. } | Self::Limit(_) | Self::Stream { .. } => Exit::Failed,
             Self::Pipe(exit) | Self::Several(_, exit) => *exit,
         }
     }
@@ -124,6 +151,24 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Self::Library(error)
     }
+}
+
+/// Says whether nothing was accepted: what comes behind that names its broadcast, or is one of the
+/// other kinds.
+fn is_refusal(error: &Error) -> bool {
+    let refuses = matches!(
+        error.kind(),
+        ErrorKind::InvalidInput
+            | ErrorKind::Conflict
+            | ErrorKind::WindowFull
+            | ErrorKind::StoreFull
+            | ErrorKind::Limit
+            | ErrorKind::LockTimeout
+            | ErrorKind::Busy
+            | ErrorKind::Recovering
+            | ErrorKind::Io
+    );
+    refuses && error.broadcast_id().is_none()
 }
 
 /// The exit code of an error of the library.
@@ -168,10 +213,14 @@ mod tests {
     fn a_close_that_fails_behind_the_work_says_that_its_outcome_is_unknown() {
         let error = oncelog::Log::open("/dev/null/log", &oncelog::Options::new()).unwrap_err();
         assert_ne!(exit_of(error.kind()), Exit::NotNow);
-        let failure = Failure::Unclosed(error);
-        assert_eq!(failure.exit(), Exit::NotNow);
-        let told = crate::render::failure(&failure, true);
-        assert!(told.contains("\"kind\":\"OutcomeUnknown\""), "{told}");
-        assert!(told.contains("\"retryable\":true"), "{told}");
+        for (failure, retryable) in [
+            (Failure::Unclosed(error.clone()), true),
+            (Failure::Unclosed(error).keyless_unless_refused(), false),
+        ] {
+            assert_eq!(failure.exit(), Exit::NotNow);
+            let told = crate::render::failure(&failure, true);
+            assert!(told.contains("\"kind\":\"OutcomeUnknown\""), "{told}");
+            assert!(told.contains(&format!("\"retryable\":{retryable}")), "{told}");
+        }
     }
 }

@@ -21,7 +21,8 @@ use crate::writer::{Writer, WriterArgs};
 pub(crate) struct Args {
     /// Directory of the store; made when it is absent or empty.
     dir: PathBuf,
-    /// Files: .parquet, .csv with a header, .jsonl or .ndjson, .json (an array of objects).
+    /// Files: .parquet, .csv with a header, .jsonl or .ndjson, .json (an array of objects, or an
+    /// object with `rows`), .npy (a column each; those of one directory are one set of rows).
     #[arg(required = true)]
     files: Vec<PathBuf>,
     /// The collection; made when it is absent.
@@ -64,7 +65,10 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
         Ok(writer.imports.run(&writer.broadcaster, request, &call, &mut show)?)
     });
     bar.finish_and_clear();
-    let report = report?;
+    let report = match &args.key {
+        Some(_) => report?,
+        None => report.map_err(Failure::keyless_unless_refused)?,
+    };
     let mut out = Out::new(json);
     if json {
         out.object(&object(&report))?;

@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use oncelog::broadcast::{State, StoreView};
-use oncelog::format::control::PchannelEnd;
+use oncelog::broadcast::StoreView;
 use oncelog::io::fs::FsIo;
 use oncelog::{Holder, HolderKind, Lsn, SegmentInfo};
 use serde_json::{Map, Value, json};
@@ -31,19 +30,15 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
             out.line(&logs::finding_line(finding, ""))?;
         }
     }
-    // A store whose control log is damaged has findings below, and no pins that could be told.
-    let io = Arc::new(FsIo::new());
-    let store = if place.is_store { StoreView::open(&args.path, io).ok() } else { None };
+    // A store whose control log is damaged has no pins that could be told.
+    let looked = place.is_store.then(|| StoreView::open(&args.path, Arc::new(FsIo::new())));
+    let (store, untold): (_, Option<Failure>) = match looked {
+        Some(Ok(store)) => (Some(store), None),
+        Some(Err(error)) if logs::is_damage(error.kind()) => (None, Some(error.into())),
+        _ => (None, None),
+    };
     for seen in place.logs {
-        let state = store.as_ref().map(StoreView::state);
-        let mut usage = state.map_or_else(Use::default, |state| Use::of(state, &seen.name));
-        let held = seen.view.why_not_trimmed();
-        let cursors = held.iter().filter(|holder| holder.kind == HolderKind::Cursor);
-        usage.pins.extend(cursors.map(Pin::of));
-        if let Some(store) = store.as_ref().filter(|_| seen.name == CONTROL) {
-            // Damage that keeps it from being told is a finding.
-            usage.pins.extend(restart(store).ok().flatten());
-        }
+        let usage = Use::of(store.as_ref(), &seen);
         if json {
             out.object(&log_object(&seen, &usage))?;
         } else {
@@ -52,7 +47,11 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
         exit = exit.max(logs::exit(seen.view.severity()));
     }
     out.flush()?;
-    Ok(exit)
+    match untold {
+        // Unless a finding has said as much.
+        Some(failure) if failure.exit() > exit => Err(failure),
+        _ => Ok(exit),
+    }
 }
 
 /// Work that needs records of a log, and from which LSN on.
@@ -63,9 +62,14 @@ struct Pin {
 }
 
 impl Pin {
-    /// What the files of a log tell by themselves.
-    fn of(holder: &Holder) -> Self {
-        Self { by: format!("{} {:?}", holder.kind, holder.name), lsn: holder.lsn.get() }
+    /// A file that is still to go pins nothing.
+    fn of(holder: Holder) -> Option<Self> {
+        let by = match holder.kind {
+            HolderKind::Leftover => return None,
+            HolderKind::Cursor => format!("{} {:?}", holder.kind, holder.name),
+            _ => holder.name,
+        };
+        Some(Self { by, lsn: holder.lsn.get() })
     }
 }
 
@@ -94,30 +98,25 @@ struct Use {
 }
 
 impl Use {
-    fn of(state: &State, log: &str) -> Self {
-        let is_here = |pchannel: &str| logs::channel_name(pchannel) == log;
-        let vchannels = state.vchannels().filter(|(_, pchannel)| is_here(pchannel));
-        let vchannels = vchannels.map(|(name, _)| name.to_owned()).collect();
-        Self { vchannels, pins: pins(state, log) }
+    fn of(store: Option<&StoreView>, seen: &Seen) -> Self {
+        let is_here = |pchannel: &str| logs::channel_name(pchannel) == seen.name;
+        let all = store.iter().flat_map(|store| store.state().vchannels());
+        let here = all.filter(|(_, pchannel)| is_here(pchannel));
+        let vchannels = here.map(|(name, _)| name.to_owned()).collect();
+        let pchannel = logs::pchannel(&seen.name);
+        // Damage that keeps it from being told is a finding.
+        let told = store.zip(pchannel).and_then(|(store, name)| store.why_not_trimmed(name).ok());
+        let held = told.unwrap_or_else(|| seen.view.why_not_trimmed());
+        let mut pins: Vec<Pin> = held.into_iter().filter_map(Pin::of).collect();
+        if let Some(store) = store.filter(|_| seen.name == CONTROL) {
+            pins.extend(restart(store).ok().flatten());
+        }
+        Self { vchannels, pins }
     }
 }
 
 /// Vchannels that are named in text; JSON has all of them.
 const VCHANNELS_SHOWN: usize = 8;
-
-/// Unfinished work looks for its copies and slices behind the ends that it noted.
-fn pins(state: &State, log: &str) -> Vec<Pin> {
-    let Some(pchannel) = log.strip_prefix("channels/") else { return Vec::new() };
-    let of = |by: String, ends: &[PchannelEnd]| {
-        let end = ends.iter().find(|end| end.pchannel == pchannel)?;
-        Some(Pin { by, lsn: end.next_lsn })
-    };
-    let tasks = state.open_tasks();
-    let tasks = tasks.filter_map(|(id, task)| of(format!("broadcast {id}"), &task.accepted.ends));
-    let jobs = state.running_jobs();
-    let jobs = jobs.filter_map(|(id, job)| of(format!("job {id}"), &job.plan.as_ref()?.from));
-    tasks.chain(jobs).collect()
-}
 
 fn log_object(seen: &Seen, usage: &Use) -> Value {
     let view = &seen.view;

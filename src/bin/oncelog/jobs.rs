@@ -1,11 +1,11 @@
 //! `oncelog jobs`: the jobs of a store, and cancelling one.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use oncelog::CreateMode;
 use oncelog::broadcast::{BroadcastId, Job, State, StoreView};
+use oncelog::import::{ImportFile, ImportJob, JobLook};
 use oncelog::io::fs::FsIo;
 use serde_json::{Value, json};
 
@@ -25,6 +25,12 @@ pub(crate) struct Args {
     dir: Option<PathBuf>,
     /// The job; all jobs without it.
     id: Option<u64>,
+    /// The jobs that were asked for after this one.
+    #[arg(long, value_name = "ID", conflicts_with = "id")]
+    after: Option<u64>,
+    /// So many jobs at most; the last one is where the next page begins (`--after`).
+    #[arg(long, value_name = "N", conflicts_with = "id")]
+    limit: Option<usize>,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -46,36 +52,71 @@ enum Verb {
 pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
     match (&args.verb, &args.dir) {
         (Some(Verb::Cancel { dir, id, wait, writer }), _) => {
-            let writer = Writer::open(dir, writer, CreateMode::Never)?;
+            let writer = Writer::open_unswept(dir, writer)?;
             writer.run(|writer| cancel(writer, BroadcastId(*id), *wait, json))
         }
-        (None, Some(dir)) => show(dir, args.id.map(BroadcastId), json),
+        (None, Some(dir)) => {
+            let view = StoreView::open(dir, Arc::new(FsIo::new()))?;
+            let mut out = Out::new(json);
+            match args.id {
+                Some(id) => show(dir, view.state(), BroadcastId(id), &mut out)?,
+                None => list(view.state(), args, &mut out)?,
+            }
+            out.flush()?;
+            Ok(Exit::Clean)
+        }
         (None, None) => Err(Failure::usage("a store is missing")),
     }
 }
 
-fn show(dir: &PathBuf, id: Option<BroadcastId>, json: bool) -> Result<Exit, Failure> {
-    let view = StoreView::open(dir, Arc::new(FsIo::new()))?;
-    let mut out = Out::new(json);
-    let state = view.state();
-    match id {
-        Some(id) => {
-            let Some(job) = state.job(id) else {
-                return Err(Failure::Usage {
-                    message: format!("no job {id} is known"),
-                    path: Some(dir.clone()),
-                });
-            };
-            print(job, state, &mut out)?;
-        }
-        None => {
-            for (_, job) in state.jobs() {
-                print(job, state, &mut out)?;
-            }
-        }
+fn list(state: &State, args: &Args, out: &mut Out) -> Result<(), Failure> {
+    let after = BroadcastId(args.after.unwrap_or(0));
+    let jobs = state.jobs().filter(|(id, _)| *id > after);
+    for (_, job) in jobs.take(args.limit.unwrap_or(usize::MAX)) {
+        print(job, state, out)?;
     }
-    out.flush()?;
-    Ok(Exit::Clean)
+    Ok(())
+}
+
+/// One job, file by file.
+fn show(dir: &Path, state: &State, id: BroadcastId, out: &mut Out) -> Result<(), Failure> {
+    let Some(job) = state.job(id) else {
+        let message = match JobLook::of(state, id) {
+            JobLook::Gone => format!("the record of job {id} is gone: nothing keeps it any more"),
+            _ => format!("there never was a job {id}"),
+        };
+        return Err(Failure::Usage { message, path: Some(dir.to_owned()) });
+    };
+    let files = ImportJob::of(job).files;
+    if out.is_json() {
+        let mut object = object(job, state);
+        let files = files.iter().map(file_object).collect::<Vec<_>>();
+        object.as_object_mut().map(|object| object.insert("file_list".to_owned(), files.into()));
+        return out.object(&object);
+    }
+    out.line(&line(job))?;
+    files.iter().try_for_each(|file| out.line(&file_line(file)))
+}
+
+fn file_object(file: &ImportFile) -> Value {
+    json!({
+        "path": file.path.to_string_lossy(),
+        "set": file.set,
+        "state": file.phase.name(),
+        "bytes": file.bytes,
+        "rows": file.rows,
+        "rows_total": file.rows_total,
+        "reason": file.reason,
+    })
+}
+
+fn file_line(file: &ImportFile) -> String {
+    let mut line = format!("  {}: {}", file.path.display(), file.phase.name());
+    if let Some(total) = file.rows_total {
+        let (rows, total) = (count(file.rows), count(total));
+        render::write_to(&mut line, format_args!(", {rows} of {total} rows"));
+    }
+    line
 }
 
 /// Cancelling a job that has failed is success; one that had committed stays, which is a failure.
@@ -110,7 +151,7 @@ fn object(job: &Job, state: &State) -> Value {
         "rows": said.map_or(0, |said| said.rows),
         "progress": if is_over { 100 } else { said.map_or(0, |said| said.progress) },
         "duplicated": false,
-        "expires_at": task.and_then(|task| task.expires_at_ms()).map(render::time),
+        "expires_at": task.and_then(|task| task.promised_until_ms()).map(render::time),
         "reason": job.reason(),
         "attempt": job.attempt,
         "files": files,

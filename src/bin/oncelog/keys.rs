@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use oncelog::broadcast::{KeyHistory, KeyInfo, Scope, StoreView, WindowSummary, check_client_key};
+use oncelog::SystemClock;
+use oncelog::broadcast::{
+    KeyHistory, KeyInfo, LogTimes, Scope, StoreView, WindowSummary, check_client_key,
+};
 use oncelog::io::fs::FsIo;
-use oncelog::{Clock, ClockLimits, LogTime, SystemClock};
 use serde_json::{Value, json};
 
 use crate::failure::{Exit, Failure};
@@ -31,7 +33,8 @@ pub(crate) struct Args {
     /// Rebuild each checkpoint from the records before it, and compare.
     #[arg(long, conflicts_with_all = ["key", "summary"])]
     verify: bool,
-    /// As it was, or will be, at this time of the log.
+    /// As it was, or will be, at this time of the log; refused for a time of which its records no
+    /// longer tell.
     #[arg(long, value_name = "TIME")]
     at: Option<Timestamp>,
     /// Whose keys.
@@ -44,10 +47,10 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
         check_client_key(key.as_bytes())?;
     }
     let view = StoreView::open(&args.dir, Arc::new(FsIo::new()))?;
-    let at_ms = match args.at {
-        Some(at) => u64::try_from(at.as_millisecond()).unwrap_or(0),
-        None => log_time_ms(&view),
-    };
+    let at_ms = args.at.map(|at| u64::try_from(at.as_millisecond()).unwrap_or(0));
+    if let Some(at_ms) = at_ms {
+        check_told(&view, args, at_ms)?;
+    }
     let mut out = Out::new(json);
     if args.verify {
         let compared = view.verify_checkpoints()?;
@@ -58,7 +61,11 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
             out.line(&line)?;
         }
     } else if args.summary {
-        print_summary(&view.window(at_ms), &mut out)?;
+        let window = match at_ms {
+            Some(at_ms) => view.window(at_ms)?,
+            None => view.window_by(&now(&view)),
+        };
+        print_summary(&window, &mut out)?;
     } else {
         for info in keys(&view, args, at_ms)? {
             let object = object(&info);
@@ -69,24 +76,38 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
     Ok(Exit::Clean)
 }
 
-/// Log time now, as a writer that opens the store would have it.
-pub(crate) fn log_time_ms(view: &StoreView) -> u64 {
-    let time = LogTime::new(Arc::new(SystemClock::new()), ClockLimits::new());
-    time.start(Some(view.newest_ms()));
-    time.wall_ms()
+fn now(view: &StoreView) -> LogTimes {
+    view.times(Arc::new(SystemClock::new()))
+}
+
+/// A time of which the records do not tell everything is not answered by what they tell of later.
+fn check_told(view: &StoreView, args: &Args, at_ms: u64) -> Result<(), Failure> {
+    let from_ms = if at_ms < view.newest_ms() { view.told_from_ms()? } else { 0 };
+    if at_ms >= from_ms {
+        return Ok(());
+    }
+    let message = format!(
+        "the records tell of no time before {}: control was trimmed",
+        render::time(from_ms)
+    );
+    Err(Failure::Untold { message, path: args.dir.clone() })
 }
 
 /// The keys that were asked for; one unknown key when there are none.
-fn keys(view: &StoreView, args: &Args, at_ms: u64) -> Result<Vec<KeyInfo>, Failure> {
+fn keys(view: &StoreView, args: &Args, at_ms: Option<u64>) -> Result<Vec<KeyInfo>, Failure> {
     let key = args.key.as_ref().map(String::as_bytes);
-    let mut keys = view.keys(&args.principal, key, at_ms)?;
+    let mut keys = match at_ms {
+        Some(at_ms) => view.keys(&args.principal, key, at_ms)?,
+        None => view.keys_by(&args.principal, key, &now(view))?,
+    };
     if let Some((domain, identity)) = &args.scope {
         let is_wanted = |scope: &Scope| scope.domain == *domain && scope.identity == *identity;
         keys.retain(|info| info.scope.as_ref().is_none_or(is_wanted));
     }
     if keys.is_empty() && key.is_some() {
         let nothing = KeyHistory::new(&args.principal, key);
-        keys = nothing.into_keys(view.state(), at_ms);
+        let at_ms = at_ms.unwrap_or(u64::MAX);
+        keys = nothing.into_keys(&*view.state_at(at_ms)?, at_ms);
     }
     Ok(keys)
 }
@@ -104,6 +125,7 @@ fn object(info: &KeyInfo) -> Value {
         "expires_at": info.expires_at_ms.map(render::time),
         "cause": info.cause,
         "probably_seen": info.probably_seen,
+        "unsure": info.unsure,
     })
 }
 
@@ -131,8 +153,14 @@ fn line(info: &KeyInfo) -> String {
     if let Some(cause) = &info.cause {
         render::write_to(&mut line, format_args!(": {cause}"));
     }
+    if info.unsure {
+        render::write_to(&mut line, format_args!(" ({UNSURE})"));
+    }
     line
 }
+
+/// What a look from outside cannot tell.
+const UNSURE: &str = "or not: a process that has the store open may not believe this clock yet";
 
 fn print_summary(window: &WindowSummary, out: &mut Out) -> Result<(), Failure> {
     if out.is_json() {
@@ -143,10 +171,12 @@ fn print_summary(window: &WindowSummary, out: &mut Out) -> Result<(), Failure> {
             "effective_ms": window.effective_ms,
             "expired_count": window.expired_count,
             "evicted_count": window.evicted_count,
+            "unsure": window.unsure,
         }));
     }
     let live = u64::try_from(window.live_count).unwrap_or(u64::MAX);
-    out.line(&format!("{} of {} keys", count(live), count(window.count_max)))?;
+    let unsure = if window.unsure { format!(" ({UNSURE})") } else { String::new() };
+    out.line(&format!("{} of {} keys{unsure}", count(live), count(window.count_max)))?;
     out.line(&format!(
         "a key is known for {}, by the policy {}",
         render::duration(Duration::from_millis(window.effective_ms)),

@@ -53,6 +53,11 @@ pub(crate) fn channel_name(pchannel: &str) -> String {
     format!("{CHANNELS}{pchannel}")
 }
 
+/// The pchannel whose log has this name below a store.
+pub(crate) fn pchannel(log: &str) -> Option<&str> {
+    log.strip_prefix(CHANNELS)
+}
+
 const CHANNELS: &str = "channels/";
 
 /// Whether an error says that bytes are damaged or unknown, and nothing of this machine.

@@ -6,9 +6,9 @@
 
 use std::fmt::Write as _;
 use std::io::{self, BufWriter, StdoutLock, Write};
-use std::time::Duration;
 
 use jiff::Timestamp;
+pub(crate) use oncelog::broadcast::format_duration as duration;
 use serde_json::{Map, Value, json};
 
 use crate::failure::Failure;
@@ -53,7 +53,8 @@ pub(crate) fn failure(failure: &Failure, json: bool) -> String {
     }
     let mut text = format!("error: {}", parts.message);
     // The library's errors name their place themselves.
-    if let (Failure::Stream { .. } | Failure::Usage { .. }, Some(path)) = (failure, &parts.path) {
+    let has_place = !matches!(failure, Failure::Library(_) | Failure::Keyless(_));
+    if let Some(path) = parts.path.as_ref().filter(|_| has_place) {
         write_to(&mut text, format_args!(": {path}"));
     }
     for cause in &parts.causes {
@@ -92,17 +93,29 @@ impl Parts {
                     .map(|after| u64::try_from(after.as_millis()).unwrap_or(u64::MAX)),
                 causes: causes(std::error::Error::source(error)),
             },
-            Failure::Unclosed(error) => Self {
+            Failure::Unclosed(error) | Failure::KeylessUnclosed(error) => Self {
                 kind: format!("{:?}", oncelog::ErrorKind::OutcomeUnknown),
                 message: "the store failed at its close, behind the work".into(),
-                retryable: true,
+                retryable: matches!(failure, Failure::Unclosed(_)),
                 causes: causes(Some(error)),
+                ..Self::default()
+            },
+            Failure::Config { message, path } => Self {
+                kind: "InvalidInput".into(),
+                message: message.clone(),
+                path: Some(path.display().to_string()),
                 ..Self::default()
             },
             Failure::Usage { message, path } => Self {
                 kind: "InvalidInput".into(),
                 message: message.clone(),
                 path: path.as_ref().map(|path| path.display().to_string()),
+                ..Self::default()
+            },
+            Failure::Untold { message, path } => Self {
+                kind: format!("{:?}", oncelog::ErrorKind::Trimmed),
+                message: message.clone(),
+                path: Some(path.display().to_string()),
                 ..Self::default()
             },
             Failure::Limit(message) => {
@@ -164,20 +177,6 @@ pub(crate) fn time(ms: u64) -> String {
         .ok()
         .and_then(|ms| Timestamp::from_millisecond(ms).ok())
         .map_or_else(|| ms.to_string(), |stamp| format!("{stamp:.3}"))
-}
-
-/// A duration in the largest units that say it exactly.
-pub(crate) fn duration(value: Duration) -> String {
-    let units = [(3_600_000, "h"), (60_000, "m"), (1_000, "s"), (1, "ms")];
-    let mut rest = value.as_millis();
-    let mut text = String::new();
-    for (ms, unit) in units {
-        if rest >= ms {
-            write_to(&mut text, format_args!("{}{unit}", rest / ms));
-            rest %= ms;
-        }
-    }
-    if text.is_empty() { "0ms".into() } else { text }
 }
 
 /// Lower-case hexadecimal digits, two a byte.

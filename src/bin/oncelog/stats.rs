@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use oncelog::Record;
 use oncelog::broadcast::StoreView;
 use oncelog::io::fs::FsIo;
+use oncelog::{ErrorKind, Record};
 use serde_json::{Map, Value, json};
 
 use crate::failure::{Exit, Failure};
@@ -26,22 +26,23 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
     let mut out = Out::new(json);
     let place = logs::open(&args.path)?;
     let mut verdict = Verdict::new(&place);
-    for seen in &place.logs {
-        let mut stats = Stats::default();
-        let end = stats.read(seen);
-        if place.is_store && seen.name == "control" {
-            // One that is damaged is told of below.
-            stats.work = StoreView::open(&args.path, Arc::new(FsIo::new()))
-                .ok()
-                .map(|store| Work::of(&store));
+    let is_store = place.is_store;
+    for seen in place.logs {
+        let (seen, mut stats, mut end) = Stats::of(seen)?;
+        if is_store && seen.name == "control" {
+            match StoreView::open(&args.path, Arc::new(FsIo::new())) {
+                Ok(store) => stats.work = Some(Work::of(&store)),
+                // Damage of the log itself is told once.
+                Err(error) => end = end.and(Err(error.into())),
+            }
         }
         if json {
-            out.object(&stats.object(seen))?;
+            out.object(&stats.object(&seen))?;
         } else {
-            stats.print(seen, &mut out)?;
+            stats.print(&seen, &mut out)?;
         }
         out.flush()?;
-        verdict.add(seen, end)?;
+        verdict.add(&seen, end)?;
     }
     verdict.end()
 }
@@ -70,7 +71,25 @@ struct Stats {
 /// Names that are counted apart; further ones count as `others`.
 const NAMES_MAX: usize = 1_024;
 
+/// Most looks at a log that a writer trims meanwhile.
+const LOOKS_MAX: u32 = 16;
+
 impl Stats {
+    /// What a log comes to; one that a writer has trimmed meanwhile is looked at again.
+    fn of(mut seen: Seen) -> Result<(Seen, Self, Result<(), Failure>), Failure> {
+        let mut looks = 1;
+        loop {
+            let mut stats = Self::default();
+            let end = stats.read(&seen);
+            let outrun = matches!(&end, Err(Failure::Library(e)) if e.kind() == ErrorKind::Trimmed);
+            if !outrun || looks >= LOOKS_MAX {
+                return Ok((seen, stats, end));
+            }
+            seen = Seen::new(seen.name, seen.view.look_again()?);
+            looks += 1;
+        }
+    }
+
     fn read(&mut self, seen: &Seen) -> Result<(), Failure> {
         let mut reader = seen.view.reader(None)?;
         while let Some(record) = reader.next()? {

@@ -14,7 +14,7 @@ use crate::value::wait;
 /// Options of every command that opens a store for writing.
 #[derive(Debug, clap::Args)]
 pub(crate) struct WriterArgs {
-    /// Configuration file (TOML); the built-in policy without it.
+    /// Configuration file (TOML); without it the policy stays that the store has recorded.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// In whose name keys are used.
@@ -38,6 +38,12 @@ impl Writer {
         Self::open_with(dir, args, create, Options::new())
     }
 
+    /// Opens the store in `dir` for an operator, who asks for one thing: nothing is forgotten beside
+    /// it.
+    pub(crate) fn open_unswept(dir: &Path, args: &WriterArgs) -> Result<Self, Failure> {
+        Self::open_with(dir, args, CreateMode::Never, Options::new().unswept())
+    }
+
     /// Opens the store in `dir` for what is to be done with one broadcast: work of types that this
     /// program does not know stays as it is.
     pub(crate) fn open_for(
@@ -54,13 +60,17 @@ impl Writer {
         create: CreateMode,
         options: Options,
     ) -> Result<Self, Failure> {
-        let policy = config::load(args.config.as_deref())?;
+        let options = match &args.config {
+            Some(file) => options.policy(config::load(file)?),
+            None => options,
+        };
         let logs = oncelog::Options::new().lock_wait(args.lock_wait.unwrap_or_default());
         let store = Store::open(dir, &StoreOptions::new().create(create).log(logs))?;
         let imports = Imports::new();
-        let options = options.policy(policy);
         let options = imports.types().into_iter().fold(options, Options::register);
-        Ok(Self { broadcaster: Broadcaster::open(store, options)?, imports })
+        let broadcaster = Broadcaster::open(store, options)
+            .map_err(|error| config::refused_by(error, args.config.as_deref()))?;
+        Ok(Self { broadcaster, imports })
     }
 
     /// Runs work on the store, then closes it whatever came of the work. A close that fails behind

@@ -8,7 +8,7 @@ use oncelog_format::message::{BroadcastHeader, BroadcastId, Fingerprint, Resourc
 
 use super::super::core::{Core, Deadline, Inner};
 use super::super::deciding::DECISION_LEN;
-use super::super::kind::Role;
+use super::super::kind::{JobEnding, Role};
 use super::super::locks::{Claim, Holder};
 use super::super::owed::check_ending;
 use super::super::{copies, refusal};
@@ -44,9 +44,10 @@ impl Jobs {
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for another attempt or an unregistered type; `Limit` for a name of more than
-    /// 64 bytes or a payload of more than 256, for which no room is kept; `Parked`, `StoreFull`,
-    /// `Io`, `OutcomeUnknown`, `InFlight`, `Poisoned`, `Closed`.
+    /// `InvalidInput` for another attempt or an unregistered type, and what
+    /// [`MessageType::check_end`](super::super::MessageType::check_end) says; `Limit` for a name of
+    /// more than 64 bytes or a payload of more than 256, for which no room is kept; `Parked`,
+    /// `StoreFull`, `Io`, `OutcomeUnknown`, `InFlight`, `Poisoned`, `Closed`.
     ///
     /// # Durability
     ///
@@ -64,6 +65,7 @@ impl Jobs {
             return Err(refusal::invalid(format!("{message_type} is not registered to end jobs")));
         }
         check_ending(message_type, &payload)?;
+        self.check_end(job, (message_type, attempt, commit), &payload)?;
         if let Some(ended) = self.ended_before(job, attempt)? {
             return Ok(ended);
         }
@@ -115,9 +117,24 @@ impl Jobs {
             Err(e) => return Err(refusal::for_now(e)),
         };
         if let Some(cell) = core.runs.get(&id).map(|run| Arc::clone(&run.cell)) {
-            self.inner.wait_for_end(core, id, &cell, !mine, Deadline::never())?;
+            drop(self.inner.wait_for_end(core, id, &cell, !mine, Deadline::never())?);
         }
         Ok(Ended { id, committed, mine })
+    }
+
+    /// Asks the types of a job that is known, and of its ending, about it.
+    fn check_end(
+        &self,
+        job: BroadcastId,
+        (message_type, attempt, commit): (&str, u32, bool),
+        payload: &[u8],
+    ) -> Result<()> {
+        let accepted = self.inner.lock().state.job(job).map(|job| Arc::clone(&job.accepted));
+        let Some(job) = accepted.as_deref() else { return Ok(()) };
+        let ending = JobEnding { job, attempt, message_type, commit, payload };
+        let types = [message_type, &job.message_type];
+        let mut types = types.into_iter().filter_map(|name| self.inner.types.get(name));
+        types.try_for_each(|kind| kind.check_end(&ending))
     }
 
     /// Waits for an ending that was accepted before, without the job's lock, which it holds.
@@ -127,7 +144,7 @@ impl Jobs {
         let state = core.state.job(job).filter(|job| job.attempt == attempt);
         let Some((committed, id)) = state.and_then(|state| state.end) else { return Ok(None) };
         if let Some(cell) = core.runs.get(&id).map(|run| Arc::clone(&run.cell)) {
-            self.inner.wait_for_end(core, id, &cell, true, Deadline::never())?;
+            drop(self.inner.wait_for_end(core, id, &cell, true, Deadline::never())?);
         }
         Ok(Some(Ended { id, committed, mine: false }))
     }
@@ -218,7 +235,7 @@ impl Jobs {
         if !matches!((state.over, over), (Some((false, _)), Some(_))) {
             return Err(refusal::invalid(format!("job {job} is not aborted")));
         }
-        let now_ms = self.inner.time().wall_ms().max(core.state.newest_ms());
+        let now_ms = self.inner.time().expiry_ms(core.state.newest_ms());
         if !core.state.holds_task(job) || core.state.is_over(job, now_ms) {
             return Err(refusal::invalid(format!("the key of job {job} expired")));
         }

@@ -62,6 +62,7 @@ impl State {
             expired: window.expired_count(),
             evicted: window.evicted_count(),
             evicted_until_ms: window.evicted_until_ms(),
+            evicted_done_ms: window.evicted_done_ms(),
             forgotten: self.seen.forgotten_count(),
             policy: self.policy,
         };
@@ -121,7 +122,7 @@ impl State {
             Entry::Facts(x) => {
                 (self.last_id, self.newest_ms, self.term) = (x.last_id, x.newest_ms, x.term);
                 (self.ignored, self.policy) = (x.ignored, x.policy);
-                self.window.count_dropped(x.expired, x.evicted, x.evicted_until_ms);
+                self.window.count_dropped(&x);
                 self.seen = Seen::forgetting(x.forgotten);
             }
             Entry::Collection(x) => self.take_collection(x),

@@ -54,6 +54,19 @@ impl State {
         self.jobs.iter().map(|(id, job)| (*id, job))
     }
 
+    /// Returns the jobs below an identity, the newest first.
+    pub fn jobs_before(&self, id: BroadcastId) -> impl Iterator<Item = &Arc<Job>> {
+        self.jobs.range(..id).rev().map(|(_, job)| job)
+    }
+
+    /// Says whether a job of this identity may have been and is forgotten; false of one that is
+    /// known, and of a broadcast that is known to have started none.
+    #[must_use]
+    pub fn may_have_had_job(&self, id: BroadcastId) -> bool {
+        let was_given = id.0 > 0 && id < self.next_id();
+        was_given && !self.jobs.contains_key(&id) && !self.holds_task(id)
+    }
+
     /// Says whether a job of this identity is not over.
     #[must_use]
     pub fn is_running(&self, id: BroadcastId) -> bool {
@@ -74,5 +87,13 @@ impl State {
     /// Returns the jobs that were over at `at_ms` or before, oldest end first.
     pub(crate) fn over_until(&self, at_ms: u64) -> impl Iterator<Item = BroadcastId> {
         self.over.range(..=(at_ms, BroadcastId(u64::MAX))).map(|(_, id)| *id)
+    }
+
+    /// Forgets whoever owns a scope.
+    #[cfg(planted)]
+    pub(crate) fn disown(&mut self, scope: &oncelog_format::message::Scope) {
+        if let Some(owner) = self.owner(scope) {
+            self.scopes.remove(scope, owner);
+        }
     }
 }

@@ -32,6 +32,14 @@ impl TaskState {
         Some(done_at_ms.saturating_add(self.accepted.lifetime_ms))
     }
 
+    /// Returns the instant of expiry that its caller was promised, in milliseconds of log time,
+    /// once it is done: none without a key, and none for a key that may be evicted.
+    #[must_use]
+    pub fn promised_until_ms(&self) -> Option<u64> {
+        let (_, done_at_ms) = self.done.as_ref()?;
+        promised_until_ms(&self.accepted, *done_at_ms)
+    }
+
     /// Takes acknowledgements; returns how many say nothing new.
     pub(super) fn take_acks(&mut self, positions: &[AckPosition], at_ms: u64) -> u64 {
         let mut ignored = 0;
@@ -50,6 +58,13 @@ impl TaskState {
     pub fn is_acked(&self) -> bool {
         self.acks.iter().all(Option::is_some)
     }
+}
+
+/// What an acceptance promises of its expiry where it was done at `done_at_ms`: every answer says
+/// this, and nothing else.
+pub(in crate::broadcast) fn promised_until_ms(accepted: &Accepted, done_at_ms: u64) -> Option<u64> {
+    let promised = accepted.scope.is_some() && accepted.firm;
+    promised.then(|| done_at_ms.saturating_add(accepted.lifetime_ms))
 }
 
 /// A job: the work that a broadcast started.

@@ -10,6 +10,7 @@ use oncelog_format::message::{
     BroadcastHeader, BroadcastId, Fingerprint, FingerprintField, Resource, Scope, TimeTick,
 };
 
+use super::super::fingerprint::{Fields, Stated};
 use super::super::request::{Answer, Outcome};
 use super::super::state::TaskState;
 use super::shapes::Shape;
@@ -92,57 +93,79 @@ pub(super) fn is_own(mut rest: &[u8], scope: &Scope) -> Option<bool> {
     )
 }
 
-/// What a retry of this fingerprint is answered with; `None` for another fingerprint.
-pub(super) fn answer(
+/// A tombstone where it stands, read as far as a retry needs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tombstone<'a> {
     id: BroadcastId,
-    shape: &Shape,
-    rest: &mut &[u8],
-    print: &Fingerprint,
-) -> Option<Answer> {
-    let done_at_ms = take(rest)?;
-    take_bytes(rest)?;
-    take_bytes(rest)?;
-    take(rest)?;
-    let accepted_at_ms = take_difference(rest, done_at_ms)?;
-    take_difference(rest, accepted_at_ms)?;
-    let names = print.fields.iter().map(|field| &field.name);
-    if print.version != shape.print_version || !shape.print_names.iter().eq(names) {
-        return None;
+    shape: &'a Shape,
+    done_at_ms: u64,
+    accepted_at_ms: u64,
+    digests: &'a [[u8; 32]],
+    /// Behind the digests.
+    rest: &'a [u8],
+}
+
+impl<'a> Tombstone<'a> {
+    /// The one that was encoded behind its shape.
+    pub(super) fn new(id: BroadcastId, shape: &'a Shape, mut rest: &'a [u8]) -> Option<Self> {
+        let done_at_ms = take(&mut rest)?;
+        take_bytes(&mut rest)?;
+        take_bytes(&mut rest)?;
+        take(&mut rest)?;
+        let accepted_at_ms = take_difference(&mut rest, done_at_ms)?;
+        take_difference(&mut rest, accepted_at_ms)?;
+        let len = shape.print_names.len().checked_mul(32)?;
+        let (digests, rest) = rest.split_at_checked(len)?;
+        let (digests, _) = digests.as_chunks();
+        Some(Self { id, shape, done_at_ms, accepted_at_ms, digests, rest })
     }
-    for field in &print.fields {
-        let (digest, behind) = rest.split_first_chunk::<32>()?;
-        *rest = behind;
-        if *digest != field.digest {
-            return None;
+
+    pub(crate) fn id(&self) -> BroadcastId {
+        self.id
+    }
+
+    /// Until when it is known, in milliseconds.
+    pub(crate) fn until_ms(&self) -> u64 {
+        self.done_at_ms.saturating_add(self.shape.lifetime_ms)
+    }
+
+    /// The fingerprint that it was accepted with.
+    pub(crate) fn print(&self) -> Stated<'a> {
+        let fields = Fields::Apart(&self.shape.print_names, self.digests);
+        Stated { version: self.shape.print_version, fields }
+    }
+
+    /// What a retry is answered with.
+    pub(crate) fn answer(&self) -> Option<Answer> {
+        let (rest, shape) = (&mut &*self.rest, self.shape);
+        for _ in 0..take(rest)? {
+            take_bytes(rest)?;
+            take_bytes(rest)?;
+            take_flag(rest)?;
         }
+        let acks = take_acks(rest, self.accepted_at_ms, shape.vchannels.len())?;
+        let channels = shape.vchannels.iter().zip(acks).filter_map(|(name, ack)| {
+            let ack = ack?;
+            Some((name.clone(), Position::new(Lsn::new(ack.lsn)?, ack.time_tick)))
+        });
+        let channels = channels.collect();
+        let outcome = if take_flag(rest)? {
+            Outcome::Failed { reason: std::str::from_utf8(rest).ok()?.to_owned() }
+        } else {
+            Outcome::Done
+        };
+        Some(Answer {
+            id: self.id,
+            duplicated: true,
+            accepted_at_ms: self.accepted_at_ms,
+            done_at_ms: self.done_at_ms,
+            expires_at_ms: shape.firm.then(|| self.until_ms()),
+            outcome,
+            channels,
+            differs: Vec::new(),
+            clock_held: false,
+        })
     }
-    for _ in 0..take(rest)? {
-        take_bytes(rest)?;
-        take_bytes(rest)?;
-        take_flag(rest)?;
-    }
-    let acks = take_acks(rest, accepted_at_ms, shape.vchannels.len())?;
-    let channels = shape.vchannels.iter().zip(acks).filter_map(|(name, ack)| {
-        let ack = ack?;
-        Some((name.clone(), Position::new(Lsn::new(ack.lsn)?, ack.time_tick)))
-    });
-    let channels = channels.collect();
-    let expires_at_ms = shape.firm.then(|| done_at_ms.saturating_add(shape.lifetime_ms));
-    let outcome = if take_flag(rest)? {
-        Outcome::Failed { reason: std::str::from_utf8(rest).ok()?.to_owned() }
-    } else {
-        Outcome::Done
-    };
-    Some(Answer {
-        id,
-        duplicated: true,
-        accepted_at_ms,
-        done_at_ms,
-        expires_at_ms,
-        outcome,
-        channels,
-        clock_held: false,
-    })
 }
 
 /// The task that was encoded behind its shape.

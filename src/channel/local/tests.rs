@@ -576,6 +576,35 @@ fn ticks_ascend_over_a_reopen_behind_a_retention_that_keeps_late_chunks() {
     assert!(channel.oldest() > run.lsn.next());
 }
 
+/// What is kept behind late chunks was told by nobody.
+#[test]
+fn the_message_with_the_last_tick_is_named_where_late_chunks_stand_behind_it() {
+    let io = MemIo::default();
+    let check = |channel: &LocalChannel, held: Option<Lsn>| {
+        let all = channel.holders();
+        let named = all.iter().filter(|holder| holder.name == "the last time tick");
+        let named: Vec<&Holder> = named.collect();
+        assert_eq!(named.iter().map(|holder| holder.lsn).collect::<Vec<_>>(), Vec::from_iter(held));
+        let view = crate::log::LogView::open(DIR, Arc::new(io.clone())).unwrap();
+        assert_eq!(tick_holder_of(&view).unwrap().as_ref(), named.first().copied());
+    };
+    let body = vec![7; 2 << 10];
+    let mut channel = open(&io);
+    check(&channel, None);
+    let run = append(&channel, &[chunk_of(1, (0, 3), None, &body)])[0];
+    let last = append(&channel, &[message("a", &body)])[0];
+    check(&channel, None);
+    for index in 1..3 {
+        append(&channel, &[chunk_of(1, (index, 3), Some(run.time_tick), &body)]);
+        check(&channel, Some(last.lsn));
+        channel.close().unwrap();
+        channel = open(&io);
+        check(&channel, Some(last.lsn));
+    }
+    append(&channel, &[message("a", &body)]);
+    check(&channel, None);
+}
+
 /// Fresh batches that were refused let go of the message with the last tick, as if they stood behind
 /// the late chunks.
 #[test]

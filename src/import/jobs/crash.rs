@@ -4,13 +4,15 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
+use std::thread;
 
-use super::tests::{open_on, request, rows_on};
+use super::tests::{open_logs, request, rows_on};
 use super::*;
-use crate::broadcast::Options;
+use crate::broadcast::{Options, StoreView};
+use crate::import::numpy::tests::npy;
 use crate::io::fault::{Dice, Fault, Which};
 use crate::io::mem::{Machine, MemIo, survivors};
-use crate::log::CreateMode;
+use crate::log::{CreateMode, Options as LogOptions};
 use crate::store::{Store, StoreOptions};
 
 const STORE: &str = "/store";
@@ -21,10 +23,17 @@ const SPREAD: (u32, usize) = (3, 2);
 /// Longest pause between two looks at whether the process has stopped.
 const LOOK: Duration = Duration::from_millis(2);
 
-fn import_on(io: &MemIo, file: &Path, wait: Option<Duration>) -> Result<ImportReport> {
-    let files: Arc<dyn crate::io::Io> = Arc::new(io.clone());
-    let (imports, broadcaster) = open_on(&files, Path::new(STORE), SPREAD.1, 2)?;
-    let asked = request("c", &[file]).vchannels(Some(SPREAD.0));
+/// Opens a store whose segments are so small that nothing is freed of control on a full disk.
+fn open_small(io: &MemIo) -> Result<(Imports, Broadcaster)> {
+    let log = LogOptions::new().segment_bytes_max(64 << 10).io(Arc::new(io.clone()));
+    let imports = Imports::with_slice_rows(2);
+    let broadcaster = open_logs(log, Path::new(STORE), SPREAD.1, &imports)?;
+    Ok((imports, broadcaster))
+}
+
+fn import_on(io: &MemIo, files_of: &[&Path], wait: Option<Duration>) -> Result<ImportReport> {
+    let (imports, broadcaster) = open_small(io)?;
+    let asked = request("c", files_of).vchannels(Some(SPREAD.0));
     let call = ImportCall::of("p").key(Some("k".to_owned())).wait(wait);
     let (ended, end) = mpsc::channel();
     thread::scope(|scope| {
@@ -44,18 +53,18 @@ fn import_on(io: &MemIo, file: &Path, wait: Option<Duration>) -> Result<ImportRe
 }
 
 #[track_caller]
-fn check_whole(io: &MemIo, file: &Path, expect: &[String], what: &str) {
-    let report = import_on(io, file, None).unwrap_or_else(|e| panic!("{what}: {e:?}"));
+fn check_whole(io: &MemIo, files: &[&Path], expect: &[String], what: &str) {
+    let report = import_on(io, files, None).unwrap_or_else(|e| panic!("{what}: {e:?}"));
     assert_eq!((report.phase, report.rows), (JobPhase::Completed, 7), "{what}: {report:?}");
     let io: Arc<dyn crate::io::Io> = Arc::new(io.clone());
     assert_eq!(rows_on(&io, Path::new(STORE), "c"), expect, "{what}");
 }
 
 /// Imports with a stop at the `nth` persistence point; the machine, or `None` when it never came.
-pub(super) fn stopped_at(machine: &Machine, nth: u64, file: &Path) -> Option<Machine> {
+pub(super) fn stopped_at(machine: &Machine, nth: u64, files: &[&Path]) -> Option<Machine> {
     let io = MemIo::new(machine.clone());
     io.arm(Which::Persist, nth, 1, Fault::Stop);
-    let report = import_on(&io, file, None);
+    let report = import_on(&io, files, None);
     if !io.is_stopped() {
         report.unwrap();
         return None;
@@ -72,23 +81,48 @@ pub(super) fn an_import_that_is_stopped_anywhere_has_every_row_once_after_its_re
     let mut dice = Dice::new(7);
     let mut points = 0;
     for nth in 1.. {
-        let Some(killed) = stopped_at(&Machine::new(), nth, &file) else { break };
+        let Some(killed) = stopped_at(&Machine::new(), nth, &[&file]) else { break };
         points += 1;
-        check_whole(&MemIo::new(killed.clone()), &file, &expect, &format!("killed at {nth}"));
+        check_whole(&MemIo::new(killed.clone()), &[&file], &expect, &format!("killed at {nth}"));
         let unsynced = killed.unsynced();
         for (way, left) in survivors(&unsynced, 2, &mut dice).iter().enumerate() {
             let lost = killed.power_loss(&unsynced, left);
             let what = format!("power lost at {nth}, way {way}");
             // Every other one is stopped a second time.
             let again = if dice.below(2) == 0 {
-                stopped_at(&lost, 1 + dice.below(40), &file)
+                stopped_at(&lost, 1 + dice.below(40), &[&file])
             } else {
                 None
             };
-            check_whole(&MemIo::new(again.unwrap_or(lost)), &file, &expect, &what);
+            check_whole(&MemIo::new(again.unwrap_or(lost)), &[&file], &expect, &what);
         }
     }
     assert!(points > 40, "only {points} points");
+}
+
+#[test]
+fn a_set_of_columns_that_is_stopped_anywhere_is_resumed_where_it_stopped() {
+    let dir = tempfile::tempdir().unwrap();
+    let ids: Vec<u8> = (0..7_u16).flat_map(u16::to_le_bytes).collect();
+    let paths = [("n", "<u2", "(7,)", ids), ("v", "|i1", "(7, 2)", vec![1; 14])];
+    let paths = paths.map(|(name, descr, shape, data)| {
+        let path = dir.path().join(format!("{name}.npy"));
+        std::fs::write(&path, npy(descr, shape, &data)).unwrap();
+        path
+    });
+    let [n, v] = &paths;
+    let expect: Vec<String> = (0..7).map(|n| format!("{{\"n\":{n},\"v\":[1,1]}}")).collect();
+    let mut planned = 0;
+    for nth in (1..).step_by(3) {
+        let Some(killed) = stopped_at(&Machine::new(), nth, &[n, v]) else { break };
+        let io: Arc<dyn crate::io::Io> = Arc::new(MemIo::new(killed.clone()));
+        let view = StoreView::open(Path::new(STORE), io);
+        let has_plan = |view: &StoreView| view.state().jobs().any(|(_, job)| job.plan.is_some());
+        planned += usize::from(view.as_ref().is_ok_and(has_plan));
+        let what = format!("killed at {nth}");
+        check_whole(&MemIo::new(killed), &[n, v], &expect, &what);
+    }
+    assert!(planned > 2, "only {planned} had a plan to be resumed");
 }
 
 /// Time that a test moves on.
@@ -126,11 +160,14 @@ pub(super) fn rows_stay_visible_when_the_record_of_their_job_is_gone() {
     let before = rows_on(&io, Path::new(STORE), "c");
     assert_eq!(before.len(), 3);
     clock.ms.fetch_add(DAYS_MS, Ordering::SeqCst);
+    assert!(matches!(imports.look(&broadcaster, report.job), JobLook::Known(_)));
     while broadcaster.jobs().get(report.job).is_some() {
         // A refresh has the sweeper look at once.
         broadcaster.refresh(broadcaster.policy()).unwrap();
         thread::yield_now();
     }
+    assert_eq!(imports.look(&broadcaster, report.job), JobLook::Gone);
+    assert_eq!(imports.look(&broadcaster, BroadcastId(1_000)), JobLook::Never);
     // A look sees what is durable: that the job is forgotten is, once this returns.
     broadcaster.close().unwrap();
     assert_eq!(rows_on(&io, Path::new(STORE), "c"), before);
@@ -143,17 +180,17 @@ fn a_full_disk_stops_an_import_and_space_lets_it_go_on() {
     std::fs::write(&file, "n\n0\n1\n2\n3\n4\n5\n6\n").unwrap();
     let expect: Vec<String> = (0..7).map(|n| format!("{{\"n\":\"{n}\"}}")).collect();
     let mut refusals = 0;
-    for blocks in (0..4000).step_by(97) {
+    for blocks in (0..4000).step_by(11) {
         let io = MemIo::new(Machine::new());
         io.set_free_blocks(Some(blocks));
-        let Err(error) = import_on(&io, &file, Some(Duration::from_secs(60))) else { break };
+        let Err(error) = import_on(&io, &[&file], Some(Duration::from_secs(60))) else { break };
         refusals += 1;
         assert!(
             matches!(error.kind(), ErrorKind::StoreFull | ErrorKind::Io),
             "{blocks}: {error:?}"
         );
         io.set_free_blocks(None);
-        check_whole(&io, &file, &expect, &format!("{blocks} free blocks"));
+        check_whole(&io, &[&file], &expect, &format!("{blocks} free blocks"));
     }
     assert!(refusals > 2, "only {refusals}");
 }
@@ -167,7 +204,7 @@ fn an_import_without_a_limit_is_told_that_the_disk_is_full() {
         std::fs::write(&file, format!("n\n{}\n", "x".repeat(len))).unwrap();
         let io = MemIo::new(Machine::new());
         let files: Arc<dyn crate::io::Io> = Arc::new(io.clone());
-        let (imports, broadcaster) = open_on(&files, Path::new(STORE), SPREAD.1, 2).unwrap();
+        let (imports, broadcaster) = open_small(&io).unwrap();
         let run = |key: usize| {
             let asked = request("c", &[&file]).vchannels(Some(SPREAD.0));
             let call = ImportCall::of("p").key(Some(key.to_string()));

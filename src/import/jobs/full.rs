@@ -79,7 +79,7 @@ fn a_job_whose_rows_stand_is_committed_on_a_full_disk() {
     std::fs::write(&file, "n\n0\n1\n2\n").unwrap();
     let mut committed = 0;
     for nth in 1.. {
-        let Some(machine) = stopped_at(&Machine::new(), nth, &file) else { break };
+        let Some(machine) = stopped_at(&Machine::new(), nth, &[&file]) else { break };
         // Nobody drives it while control is filled.
         let io = MemIo::new(machine);
         let broadcaster = open_with(&io, Options::new());

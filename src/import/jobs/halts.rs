@@ -44,6 +44,6 @@ fn whoever_waits_for_an_import_whose_driver_has_no_space_is_told() {
         }
     };
     assert_eq!((report.job, report.phase, report.rows), (id, JobPhase::Completed, 60_000));
-    broadcaster.submit(&exclusive, None).unwrap();
+    drop(broadcaster.submit(&exclusive, None).unwrap());
     broadcaster.close().unwrap();
 }

@@ -15,6 +15,9 @@ fn check_of(bug: Bug) -> fn() {
             crash::an_import_that_is_stopped_anywhere_has_every_row_once_after_its_retry
         }
         Bug::VisibleByRecord => crash::rows_stay_visible_when_the_record_of_their_job_is_gone,
+        Bug::ImportBesideCollection => {
+            super::tests::an_import_is_taken_only_with_what_is_its_collections_own
+        }
         other => unreachable!("{other:?} is not a bug of imports"),
     }
 }

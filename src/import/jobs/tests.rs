@@ -2,10 +2,12 @@ use std::path::{Path, PathBuf};
 
 use super::*;
 use crate::broadcast::{Options, StoreView};
+use crate::import::numpy::tests::npy;
 use crate::import::replay::{ReplaySelection, replay};
+use crate::import::verdict::{ABORT, AttemptOf, COMMIT};
 use crate::io::Io;
 use crate::io::fs::FsIo;
-use crate::log::CreateMode;
+use crate::log::{CreateMode, Options as LogOptions};
 use crate::store::{Store, StoreOptions};
 
 /// A store in a directory of its own, with its imports.
@@ -58,11 +60,32 @@ pub(super) fn open_on(
     slice_rows: u32,
 ) -> Result<(Imports, Broadcaster)> {
     let imports = Imports::with_slice_rows(slice_rows);
+    let broadcaster = open_with(io, dir, pchannels, &imports)?;
+    Ok((imports, broadcaster))
+}
+
+/// The same, with these imports.
+pub(super) fn open_with(
+    io: &Arc<dyn Io>,
+    dir: &Path,
+    pchannels: usize,
+    imports: &Imports,
+) -> Result<Broadcaster> {
+    open_logs(LogOptions::new().io(Arc::clone(io)), dir, pchannels, imports)
+}
+
+/// The same, with logs of some options.
+pub(super) fn open_logs(
+    log: LogOptions,
+    dir: &Path,
+    pchannels: usize,
+    imports: &Imports,
+) -> Result<Broadcaster> {
     let names = (0..pchannels).map(|n| format!("p{n}")).collect();
-    let options = StoreOptions::new().create(CreateMode::IfMissing).io(Arc::clone(io));
+    let options = StoreOptions::new().create(CreateMode::IfMissing).log(log);
     let store = Store::open(dir, &options.pchannels(names))?;
     let options = imports.types().into_iter().fold(Options::new(), Options::register);
-    Ok((imports, Broadcaster::open(store, options)?))
+    Broadcaster::open(store, options)
 }
 
 /// The rows of a collection as JSON.
@@ -102,6 +125,129 @@ fn an_import_runs_once_and_answers_its_retry_with_the_original() {
     let error = other.unwrap_err();
     assert_eq!((error.kind(), error.fields()), (ErrorKind::Conflict, &["files".to_owned()][..]));
     assert_eq!(fixture.rows("airports"), rows);
+}
+
+/// Columns as NumPy writes them: `id` from `first` on, and `v` of two halves of it.
+fn columns(fixture: &Fixture, dir: &str, first: i64) -> [PathBuf; 2] {
+    std::fs::create_dir_all(fixture.dir.path().join(dir)).unwrap();
+    let ids: Vec<u8> = (first..first + 5).flat_map(i64::to_le_bytes).collect();
+    let halves = (first..first + 5).flat_map(|n| [n as f32 / 2.0; 2]);
+    let vectors: Vec<u8> = halves.flat_map(f32::to_le_bytes).collect();
+    let write = |name: &str, bytes: Vec<u8>| {
+        let path = fixture.dir.path().join(dir).join(name);
+        std::fs::write(&path, bytes).unwrap();
+        path
+    };
+    [write("id.npy", npy("<i8", "(5,)", &ids)), write("v.npy", npy("<f4", "(5, 2)", &vectors))]
+}
+
+#[test]
+fn sets_of_columns_are_imported_row_by_row() {
+    let fixture = Fixture::new();
+    let [a, b] = columns(&fixture, "1", 0);
+    let [c, d] = columns(&fixture, "2", 5);
+    let between = fixture.file("x.jsonl", "{\"id\":77}\n");
+    let asked = || {
+        let asked = request("c", &[&a, &b, &between, &c, &d]).vchannels(Some(3));
+        asked.primary_key(Some("id".to_owned()))
+    };
+    let (imports, broadcaster) = open_on(&fixture.io, &fixture.store(), 2, 2).unwrap();
+    let call = ImportCall::of("p").key(Some("k".to_owned()));
+    let report = imports.run(&broadcaster, asked(), &call, &mut |_| {}).unwrap();
+    assert_eq!((report.phase, report.rows), (JobPhase::Completed, 11), "{}", report.reason);
+    let again = imports.run(&broadcaster, asked(), &call, &mut |_| {}).unwrap();
+    assert_eq!((again.duplicated, again.source_changed), (true, false));
+    std::fs::write(&d, npy("<f4", "(5, 2)", &[0; 40])).unwrap();
+    assert!(imports.run(&broadcaster, asked(), &call, &mut |_| {}).unwrap().source_changed);
+    let apart = vec![vec![a.clone()], vec![b.clone()], vec![between.clone()], vec![c, d]];
+    let asked = ImportRequest::of_sets("c", apart);
+    let error = imports.run(&broadcaster, asked, &call, &mut |_| {}).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict);
+    broadcaster.close().unwrap();
+    let row = |n: i64| format!("{{\"id\":{n},\"v\":[{0:?},{0:?}]}}", n as f64 / 2.0);
+    let mut expect: Vec<String> = (0..5).map(row).collect();
+    expect.push("{\"id\":77}".to_owned());
+    expect.extend((5..10).map(row));
+    assert_eq!(fixture.rows("c"), expect);
+}
+
+/// Its verdict went to vchannels that the caller had named, and the rows of the collection stayed
+/// hidden for ever, under a job that was done.
+#[test]
+pub(super) fn an_import_is_taken_only_with_what_is_its_collections_own() {
+    use crate::broadcast::{Identity, Request};
+    let fixture = Fixture::new();
+    let path = fixture.file("a.csv", "n\n1\n");
+    let import = request("c", &[&path]).vchannels(Some(2));
+    fixture.import(import.clone(), Some("first")).unwrap();
+    let (_imports, broadcaster) = fixture.open();
+    let call = ImportCall::of("default").key(Some("k".to_owned()));
+    let collection = broadcaster.read(|state, _| state.collection_named("c").cloned()).unwrap();
+    let known = broadcaster.read(|state, _| state.vchannels().count());
+    let check = |change: &dyn Fn(&mut Request), expect: &str| {
+        let mut asked = asking::asked(&import, &call, &collection, None);
+        asked.makes_vchannels = true;
+        change(&mut asked);
+        let refused = broadcaster.submit(&asked, None).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidInput, "{refused}");
+        assert!(refused.to_string().contains(expect), "{refused}: expected {expect}");
+        let state = |state: &crate::broadcast::State, _| {
+            (state.jobs().count(), state.vchannels().count(), state.window().held_count())
+        };
+        assert_eq!(broadcaster.read(state), (1, known, 1), "a refusal leaves nothing behind");
+    };
+    fn scope(request: &mut Request) -> &mut crate::broadcast::Scope {
+        Arc::make_mut(request.scope.as_mut().unwrap())
+    }
+    let vchannels = "the vchannels of `c`: expected c_v0, c_v1, found";
+    check(&|asked| asked.vchannels = vec!["x".into()], &format!("{vchannels} x"));
+    check(&|asked| asked.vchannels = vec!["c_v0".into()], &format!("{vchannels} c_v0"));
+    check(&|asked| asked.vchannels.push("x".into()), &format!("{vchannels} c_v0, c_v1, x"));
+    check(&|asked| scope(asked).domain = "store".into(), "expected collection:1, found store:1");
+    check(&|asked| scope(asked).identity = "2".into(), "expected collection:1, found collection:2");
+    check(&|asked| scope(asked).generation = 7, "the generation of `c`: expected 0, found 7");
+    let resources = "the resources of `c`: expected collection:1:shared, found";
+    check(&|asked| asked.resources.clear(), &format!("{resources} none"));
+    check(&|asked| asked.resources[0].shared = false, &format!("{resources} collection:1"));
+    check(
+        &|asked| asked.resources[0].key = "2".into(),
+        &format!("{resources} collection:2:shared"),
+    );
+    let property = |asked: &mut Request| drop(asked.properties.insert("p".into(), vec![1]));
+    check(&property, "the properties of `c`: expected none, found p");
+    check(&|asked| asked.payload.push(b' '), "not in its one form");
+    let relative = br#"{"collection":"c","collection_id":1,"files":["a.csv"],"vchannels":2}"#;
+    check(&|asked| asked.payload = relative.to_vec(), "not in its one form");
+    check(&|asked| asked.identity = Identity::Whole, "by the fields of its request");
+    // As it is, it is taken, without a key too.
+    let mut asked = asking::asked(&import, &call, &collection, None);
+    assert!(!broadcaster.submit(&asked, None).unwrap().duplicated);
+    asked.scope = None;
+    assert_eq!(broadcaster.submit(&asked, None).unwrap().expires_at_ms, None);
+    broadcaster.close().unwrap();
+}
+
+/// The channels carried one verdict and the job another.
+#[test]
+fn an_import_ends_by_its_own_verdict_about_its_own_attempt_alone() {
+    let fixture = Fixture::new();
+    let path = fixture.file("a.csv", "n\n1\n");
+    let report = fixture.import(request("c", &[&path]), Some("k")).unwrap();
+    let (_imports, broadcaster) = fixture.open();
+    let jobs = broadcaster.jobs();
+    let own = |attempt| AttemptOf { job: report.job, attempt }.encode();
+    for (verdict, payload, found) in [
+        ((ABORT, true), own(1), "expected CommitImport, found AbortImport"),
+        ((COMMIT, false), own(1), "expected AbortImport, found CommitImport"),
+        ((COMMIT, true), own(2), "of its attempt"),
+        ((COMMIT, true), Vec::new(), "of its attempt"),
+    ] {
+        let refused = jobs.end(report.job, 1, verdict, payload).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidInput, "{refused}");
+        assert!(refused.to_string().contains(found), "{refused}");
+    }
+    assert!(jobs.end(report.job, 1, (COMMIT, true), own(1)).unwrap().committed);
+    broadcaster.close().unwrap();
 }
 
 #[test]

@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Read};
-use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::{Bytes, BytesMut};
@@ -11,7 +10,7 @@ use parquet::file::reader::{ChunkReader, Length};
 use sha2::{Digest as _, Sha256};
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::import::source::{Sha256Sum, Source, read_failed, source_changed};
 use crate::io::source::SourceFile;
 
@@ -35,6 +34,8 @@ struct Inner {
     /// imported can as well do so before.
     digests: Vec<u64>,
     cache: Mutex<VecDeque<(u64, Bytes)>>,
+    /// Why a block could not be had, which a decoder does not pass on as what it is.
+    failure: Mutex<Option<Error>>,
 }
 
 impl VerifiedFile {
@@ -57,8 +58,13 @@ impl VerifiedFile {
             at += wanted as u64;
         }
         let sha256 = Sha256Sum(hash.finalize().into());
-        let cache = Mutex::new(VecDeque::new());
-        Ok(Self { inner: Arc::new(Inner { file, len, sha256, digests, cache }) })
+        let (cache, failure) = (Mutex::new(VecDeque::new()), Mutex::new(None));
+        Ok(Self { inner: Arc::new(Inner { file, len, sha256, digests, cache, failure }) })
+    }
+
+    /// Why a block could not be had: the system did not let it be read, or it is another one.
+    pub(crate) fn failure(&self) -> Option<Error> {
+        self.inner.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Digest of the whole file.
@@ -76,6 +82,11 @@ impl Inner {
         Ok(if within < block.len() { block.split_off(within) } else { Bytes::new() })
     }
 
+    fn fail(&self, why: Error) {
+        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        failure.get_or_insert(why);
+    }
+
     fn block(&self, number: u64) -> io::Result<Bytes> {
         let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, block)) = cache.iter().find(|(at, _)| *at == number) {
@@ -83,10 +94,14 @@ impl Inner {
         }
         let offset = number.saturating_mul(BLOCK_BYTES as u64);
         let mut block = BytesMut::zeroed(block_len(offset, self.len));
-        let got = self.file.read_full_at(&mut block, offset)?;
+        let got = self.file.read_full_at(&mut block, offset).inspect_err(|e| {
+            self.fail(read_failed(self.file.path(), offset, io::Error::from(e.kind())));
+        })?;
         let digest = usize::try_from(number).ok().and_then(|number| self.digests.get(number));
         if got < block.len() || digest.is_some_and(|digest| *digest != xxh3_64(&block)) {
-            return Err(changed(self.file.path()));
+            let changed = source_changed(self.file.path(), "a block of it is another");
+            self.fail(changed);
+            return Err(io::Error::other("a block is another"));
         }
         let block = block.freeze();
         if cache.len() == CACHE_BLOCKS {
@@ -155,8 +170,4 @@ impl Read for VerifiedRead {
 
 fn block_len(offset: u64, len: u64) -> usize {
     usize::try_from(len.saturating_sub(offset)).unwrap_or(usize::MAX).min(BLOCK_BYTES)
-}
-
-fn changed(path: &Path) -> io::Error {
-    io::Error::other(source_changed(path, "a block of it is another"))
 }

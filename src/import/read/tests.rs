@@ -6,6 +6,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::*;
 use crate::import::replay::cell::{keyed, write_object};
+use crate::import::roots::Origin;
 
 /// The rows of a batch as JSON.
 pub(crate) fn lines(batch: &RecordBatch) -> Vec<String> {
@@ -19,8 +20,8 @@ pub(crate) fn lines(batch: &RecordBatch) -> Vec<String> {
     (0..batch.num_rows()).map(line).collect()
 }
 
-fn look(path: &Path, primary_key: Option<&str>) -> Result<(Source, Format, Survey)> {
-    let source = Source::open(path)?;
+fn look(path: &Path, primary_key: Option<&str>) -> Result<([Source; 1], Format, Survey)> {
+    let source = [Origin::System.open(path)?];
     let format = Format::of_name(path)?;
     let mut report = |_| Ok(());
     let mut pass = FirstPass { primary_key, expected: None, progress: Progress::new(&mut report) };
@@ -43,7 +44,8 @@ fn read_by(path: &Path, step: usize, skip: u64, key: Option<&str>) -> Result<Vec
     }
     assert_eq!(all.len() as u64, survey.rows.saturating_sub(skip));
     let digest: [u8; 32] = Sha256::digest(std::fs::read(path).unwrap()).into();
-    assert_eq!((reader.finish()?.0, survey.sha256.0), (digest, digest));
+    let digest = vec![Sha256Sum(digest)];
+    assert_eq!((&reader.finish()?, &survey.sha256), (&digest, &digest));
     Ok(all)
 }
 
@@ -125,7 +127,7 @@ fn csv_is_read_by_the_schema_of_its_collection() {
     let expected = Schema::new(fields.to_vec());
     let read = |content: &str| {
         let (_dir, path) = written("a.csv", content.as_bytes());
-        let source = Source::open(&path)?;
+        let source = [Origin::System.open(&path)?];
         let mut report = |_| Ok(());
         let progress = Progress::new(&mut report);
         let mut pass = FirstPass { primary_key: None, expected: Some(&expected), progress };
@@ -358,8 +360,9 @@ fn a_block_that_changes_between_digest_and_decoding_is_found() {
     bytes[20] ^= 1;
     // In place: the handle stays the same file.
     std::fs::write(&path, &bytes).unwrap();
-    assert!(reader.next_batch(10).is_err());
-    assert!(source.unchanged(source.identity).is_err());
+    let error = reader.next_batch(10).unwrap_err();
+    assert!(error.to_string().contains("the source changed after the plan was made"), "{error}");
+    assert!(source[0].unchanged(source[0].identity).is_err());
 }
 
 #[test]

@@ -32,7 +32,7 @@ impl Sink {
     /// The format of a file of this name.
     pub(crate) fn format_of(path: &Path) -> Result<Format> {
         match Format::of_name(path) {
-            Ok(Format::Json) | Err(_) => {
+            Ok(Format::Json | Format::Numpy) | Err(_) => {
                 let what = "the name tells no format, expected .jsonl, .csv or .parquet";
                 Err(Error::new(ErrorKind::InvalidInput, what).at_path(path))
             }
@@ -59,7 +59,7 @@ impl Sink {
                 let writer = ArrowWriter::try_new(output, schema.clone(), Some(properties));
                 Kind::Parquet { writer: Box::new(writer.map_err(unwritten)?) }
             }
-            Format::Json | Format::JsonLines => Kind::JsonLines { output, line },
+            Format::Json | Format::JsonLines | Format::Numpy => Kind::JsonLines { output, line },
         };
         Ok(Self { kind })
     }

@@ -7,13 +7,13 @@ use super::*;
 use crate::import::format::Format;
 use crate::import::partition::partition;
 use crate::import::read::{self, FirstPass, Progress};
-use crate::import::source::Source;
+use crate::import::roots::Origin;
 use crate::import::verdict::{ABORT, AttemptOf, COMMIT};
 use crate::io::fs::FsIo;
 
 /// Channels in memory.
 #[derive(Default)]
-struct Memory(BTreeMap<String, Vec<Bytes>>);
+pub(super) struct Memory(BTreeMap<String, Vec<Bytes>>);
 
 struct MemoryMessages<'a>(
     std::iter::Skip<std::iter::Zip<std::ops::RangeFrom<u64>, std::slice::Iter<'a, Bytes>>>,
@@ -47,7 +47,7 @@ impl Memory {
         self.push("p", &properties, payload);
     }
 
-    fn verdict(&mut self, vchannel: &str, kind: &str, job: u64, attempt: u32) {
+    pub(super) fn verdict(&mut self, vchannel: &str, kind: &str, job: u64, attempt: u32) {
         let mut properties = Properties::new();
         properties.set(&Vchannel(vchannel.to_owned())).unwrap();
         properties.set(&MessageType(kind.to_owned())).unwrap();
@@ -56,8 +56,15 @@ impl Memory {
     }
 
     /// The rows of a file in slices of `step` rows over the vchannels, without a verdict.
-    fn import(&mut self, path: &Path, job: u64, attempt: u32, step: usize, vchannels: &[String]) {
-        let source = Source::open(path).unwrap();
+    pub(super) fn import(
+        &mut self,
+        path: &Path,
+        job: u64,
+        attempt: u32,
+        step: usize,
+        vchannels: &[String],
+    ) {
+        let source = [Origin::System.open(path).unwrap()];
         let format = Format::of_name(path).unwrap();
         let mut report = |_| Ok(());
         let mut pass =
@@ -79,11 +86,11 @@ impl Memory {
     }
 }
 
-fn names(names: &[&str]) -> Vec<String> {
+pub(super) fn names(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 
-fn replayed(
+pub(super) fn replayed(
     memory: &Memory,
     vchannels: &[String],
     ending: &str,
@@ -92,7 +99,9 @@ fn replayed(
     let target = dir.path().join(format!("out.{ending}"));
     let io: Arc<dyn Io> = Arc::new(FsIo::new());
     let pchannels = names(&["p"]);
-    let report = replay_rows(memory, &pchannels, vchannels, &io, &target, &mut |_, _| {}).unwrap();
+    let from = (pchannels.as_slice(), vchannels);
+    let report = replay_rows(memory, from, &empty_schema(), (&io, &target), &mut |_, _| {});
+    let report = report.unwrap();
     (report, dir, target)
 }
 
@@ -103,7 +112,7 @@ fn text_of(memory: &Memory, vchannels: &[String]) -> String {
 
 /// Rows of a file, as both passes read them.
 fn rows_of(path: &Path) -> Vec<String> {
-    let source = Source::open(path).unwrap();
+    let source = [Origin::System.open(path).unwrap()];
     let format = Format::of_name(path).unwrap();
     let mut report = |_| Ok(());
     let mut pass =
@@ -238,7 +247,8 @@ fn nothing_is_named_when_a_replay_fails() {
     let io: Arc<dyn Io> = Arc::new(FsIo::new());
     let target = dir.path().join("o.jsonl");
     let (p, v) = (names(&["p"]), names(&["v0"]));
-    let error = replay_rows(&memory, &p, &v, &io, &target, &mut |_, _| {}).unwrap_err();
+    let error = replay_rows(&memory, (&p, &v), &empty_schema(), (&io, &target), &mut |_, _| {});
+    let error = error.unwrap_err();
     assert_eq!((error.kind(), error.lsn()), (ErrorKind::Corrupt, Lsn::new(1)));
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }
@@ -259,7 +269,7 @@ fn a_message_whose_first_chunks_are_trimmed_is_counted_as_lost() {
     broadcaster.ensure_vchannels(&["a".into(), "b".into()]).unwrap();
     let send = |vchannel: &str, payload: Vec<u8>| {
         let request = Request::new("Noop", None, vec![vchannel.to_owned()], payload);
-        broadcaster.submit(&request, None).unwrap();
+        drop(broadcaster.submit(&request, None).unwrap());
     };
     send("a", vec![7; 200 << 10]);
     send("a", b"last".to_vec());

@@ -3,6 +3,7 @@ use std::sync::Arc;
 use super::*;
 use crate::io::fault::{CallKind, EIO, Fault as Injected, Which};
 use crate::io::mem::MemIo;
+use crate::log::spare::write_zeros;
 use crate::log::{CreateMode, Options, RecordKind};
 
 /// Bytes of frames that a reserve of the least size takes.
@@ -70,7 +71,7 @@ fn new_work_waits_for_a_reserve_that_is_being_made_where_a_segment_finds_no_spac
     shared.gate().kept.making = true;
     // Who holds a lock is told to wait without it.
     let taken = hand_over(&log, 2_000, Use::New(1));
-    assert!(matches!(taken, Ok(Taken::Lacks(1))), "{taken:?}");
+    assert!(matches!(taken, Ok(Taken::Lacks(bytes)) if bytes == with_bare(1)), "{taken:?}");
     let records: &[&[u8]] = &[&[7; 2_000]];
     let batch = Batch { kind: RecordKind::CONTROL, records };
     std::thread::scope(|scope| {
@@ -119,4 +120,38 @@ fn a_reserve_has_its_blocks_also_where_none_can_be_reserved() {
     let len = reserve.len().unwrap();
     assert!(len > 2 << 20);
     write_zeros(&*reserve, 0, len).unwrap();
+}
+
+/// What was made behind a kill was to be as large as before, of less than that, or there was none.
+#[test]
+fn a_reserve_that_a_kill_takes_is_made_again_for_all_that_was_promised() {
+    const FRAME: u64 = 256;
+    let len = usize::try_from(FRAME - oncelog_format::frame_len(0)).unwrap();
+    for promised in [1, RESERVED / 2, RESERVED - FRAMES_OFFSET, RESERVED, RESERVED + 1] {
+        // The name as a segment, and the sync of the directory behind it.
+        for kind in [CallKind::Rename, CallKind::SyncDir] {
+            let io = MemIo::default();
+            let (log, _) = Log::open("/log", &small(&io)).unwrap();
+            fill_up(&log, &io);
+            io.set_free_blocks(None);
+            log.promise(promised).unwrap();
+            io.set_free_blocks(Some(0));
+            io.arm(Which::Kind(kind), 1, 1, Injected::Stop);
+            assert!(hand_over(&log, 2_000, Use::Ending(0)).is_err());
+            assert!(io.is_stopped());
+            drop(log);
+            let io = MemIo::new(io.machine());
+            let (log, _) = Log::open("/log", &small(&io)).unwrap();
+            // As whoever opens a store keeps room.
+            let kept = log.promise(promised).map_err(|e| e.kind());
+            assert!(matches!(kept, Ok(()) | Err(ErrorKind::StoreFull)), "{kept:?}");
+            for nth in 0..promised / FRAME {
+                let taken = hand_over(&log, len, Use::Ending(0));
+                assert!(
+                    matches!(taken, Ok(Taken::In(_))),
+                    "{promised}, {kind:?}, {nth}: {taken:?}"
+                );
+            }
+        }
+    }
 }

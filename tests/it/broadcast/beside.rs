@@ -48,7 +48,7 @@ fn a_callback_of_one_store_waits_in_another_as_anybody_does() {
             });
             assert_eq!(ids, [BroadcastId(1), BroadcastId(2)]);
             assert!(!told.recv_timeout(LONG).unwrap().unwrap().duplicated);
-            asker.join().unwrap();
+            drop(asker.join().unwrap());
         });
     };
     check("x");
@@ -66,7 +66,7 @@ fn a_callback_is_refused_what_its_own_task_holds() {
             tell.send(broadcaster.submit(&holding("inner", "x"), Some(LONG)).unwrap_err()).unwrap();
             Verdict::Done
         });
-        desk.broadcaster.submit(&holding("outer", "x"), None).unwrap();
+        drop(desk.broadcaster.submit(&holding("outer", "x"), None).unwrap());
         assert_eq!(told.recv_timeout(LONG).unwrap().kind(), ErrorKind::InvalidInput);
     });
 }

@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use oncelog::broadcast::{Answer, KeyState, Options};
+use oncelog::broadcast::{Answer, KeyState, Options, StoreView};
 use oncelog::testing::{Dice, Fault, Machine, MemIo, Which, survivors};
 use oncelog::{Batch, CreateMode, Durability, ErrorKind, Log, Lsn, RecordKind};
 use oncelog_format::control::{
-    Body, CheckpointBegin, CheckpointEnd, CheckpointPart, ControlRecord,
+    Body, CheckpointBegin, CheckpointEnd, CheckpointPart, ControlRecord, STATE_VERSION,
 };
 
 use super::desk::{DIR, Desk, Hands, Script, assert_same, scope};
@@ -109,7 +109,7 @@ fn a_key_that_was_dropped_is_probably_seen_when_no_record_tells_of_it() {
     desk.hands.pass(LIFETIME_MS + 60_000);
     // Reuse drops the old one, the sweeper the others.
     let desk = desk.reopen();
-    desk.submit(&key(0), "again").unwrap();
+    drop(desk.submit(&key(0), "again").unwrap());
     while desk.broadcaster.read(|state, _| state.window().held_count()) > 1 {
         std::thread::yield_now();
     }
@@ -208,6 +208,61 @@ fn a_checkpoint_that_is_not_whole_gives_way_to_the_one_before_it() {
     }
 }
 
+/// A store whose control was trimmed behind checkpoints of a later release was called corrupt, and
+/// its operator told to put a backup in its place.
+#[test]
+fn a_trimmed_control_whose_checkpoints_are_of_a_later_version_is_unsupported_and_not_corrupt() {
+    for trimmed in [false, true] {
+        let desk = Desk::open();
+        let answers = fill(&desk, 0..10);
+        desk.broadcaster.close().unwrap();
+        let covered = std::cell::Cell::new(0);
+        let later = |next: u64| {
+            covered.set(next - 1);
+            let (covers, state_version) = (next - 1, STATE_VERSION + 1);
+            let part = CheckpointPart { covers, index: 0, bytes: vec![1, 2, 3] };
+            let (begin_lsn, part_count, stream_bytes, sha256) = (next, 1, 3, [0; 32]);
+            let end = CheckpointEnd { covers, begin_lsn, part_count, stream_bytes, sha256 };
+            vec![
+                Body::CheckpointBegin(CheckpointBegin { covers, state_version }),
+                Body::CheckpointPart(part),
+                Body::CheckpointEnd(end),
+            ]
+        };
+        let machine = forge(&desk.io.machine(), &desk.hands, later);
+        let io = MemIo::new(machine);
+        if trimmed {
+            let options = oncelog::Options::new().io(Arc::new(io.clone()));
+            let options = options.clock(Arc::<Hands>::clone(&desk.hands));
+            let (log, _) = Log::open(Path::new(DIR).join("control"), &options).unwrap();
+            log.trim(Lsn::new(covered.get() + 1).unwrap()).unwrap();
+            log.close().unwrap();
+        }
+        let looked = StoreView::open(DIR, Arc::new(io.clone()));
+        let opened = Desk::on(
+            io.machine(),
+            Arc::clone(&desk.hands),
+            Arc::clone(&desk.script),
+            desk.options.clone(),
+        );
+        if trimmed {
+            for error in [looked.unwrap_err(), opened.map(drop).unwrap_err()] {
+                assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+                assert!(error.to_string().contains("expected at most 1, found 2"), "{error}");
+            }
+        } else {
+            // All records are there: the run is passed over.
+            let view = looked.unwrap();
+            assert_eq!(view.restart_needs().unwrap(), (None, Lsn::FIRST));
+            let compared = view.verify_checkpoints().unwrap_err();
+            assert_eq!(compared.kind(), ErrorKind::Unsupported, "{compared}");
+            let again = opened.unwrap();
+            check_replay(&again, &answers);
+            again.broadcaster.close().unwrap();
+        }
+    }
+}
+
 fn options(script: &Arc<Script>) -> Options {
     Options::new().worker_count(1).register(Arc::<Script>::clone(script))
 }
@@ -224,7 +279,7 @@ fn a_crash_of_a_checkpoint_loses_no_key_and_no_identity() {
         nth += 1;
         let (io, script) = (MemIo::new(base.clone()), Arc::new(Script::default()));
         let broadcaster = super::desk::open_on(&io, &hands, options(&script)).unwrap();
-        broadcaster.submit(&super::desk::request("between", "p"), None).unwrap();
+        drop(broadcaster.submit(&super::desk::request("between", "p"), None).unwrap());
         io.arm(Which::Persist, nth, 1, Fault::Stop);
         // The second one trims what the first one covers.
         drop(broadcaster.checkpoint());

@@ -19,11 +19,19 @@ const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 /// Broadcasts whose payloads come to a part of a checkpoint and something.
 const LARGE_COUNT: usize = 18;
 
-type Accepted = Vec<(Request, BroadcastId)>;
+/// Bytes of a segment, where a test says nothing else.
+const SEGMENT_BYTES: u64 = 64 << 10;
 
-fn open(io: Arc<dyn Io>, hands: &Arc<Hands>, options: &Options) -> Broadcaster {
+pub(super) type Accepted = Vec<(Request, BroadcastId)>;
+
+pub(super) fn open(
+    io: Arc<dyn Io>,
+    hands: &Arc<Hands>,
+    options: &Options,
+    segment_bytes: u64,
+) -> Broadcaster {
     let clock: Arc<dyn Clock> = Arc::<Hands>::clone(hands);
-    let log = LogOptions::new().segment_bytes_max(64 << 10).io(io).clock(clock);
+    let log = LogOptions::new().segment_bytes_max(segment_bytes).io(io).clock(clock);
     let store = StoreOptions::new().create(CreateMode::IfMissing).log(log);
     Broadcaster::open(Store::open(Path::new(DIR), &store).unwrap(), options.clone()).unwrap()
 }
@@ -34,7 +42,7 @@ fn full(io: &MemIo, through: Arc<dyn Io>, has_checkpoint: bool) -> (Desk, Accept
     let script = Arc::new(Script::acknowledged_by(AckMode::Consumer));
     let options = Options::new().register(Arc::<Script>::clone(&script));
     let hands = Arc::<Hands>::default();
-    let broadcaster = open(through, &hands, &options);
+    let broadcaster = open(through, &hands, &options, SEGMENT_BYTES);
     broadcaster.ensure_vchannels(&["a".into(), "b".into()]).unwrap();
     let desk = Desk { io: io.clone(), hands, script, options, broadcaster };
     let mut accepted = Accepted::new();
@@ -55,15 +63,21 @@ fn full(io: &MemIo, through: Arc<dyn Io>, has_checkpoint: bool) -> (Desk, Accept
     (desk, accepted)
 }
 
-/// The next process, with no block but what it finds and gives back itself.
-fn goes_on(before: &Desk, accepted: &Accepted, mut machine: Machine, what: &str) {
+/// The next process, with no block but those that are free, what it finds and gives back itself.
+pub(super) fn goes_on(
+    before: &Desk,
+    accepted: &Accepted,
+    (mut machine, free): (Machine, u64),
+    segment_bytes: u64,
+    what: &str,
+) {
     for log in ["control", "channels/p0"] {
         drop(machine.take(format!("{DIR}/{log}/unfinished.spare")));
     }
-    machine.set_free_blocks(Some(0));
+    machine.set_free_blocks(Some(free));
     let io = MemIo::new(machine);
     let (hands, script) = (Arc::default(), Arc::clone(&before.script));
-    let broadcaster = open(Arc::new(io.clone()), &hands, &before.options);
+    let broadcaster = open(Arc::new(io.clone()), &hands, &before.options, segment_bytes);
     let desk = Desk { io, hands, script, options: before.options.clone(), broadcaster };
     let first = oldest(&desk);
     let end = |(request, id): &(Request, BroadcastId)| {
@@ -123,7 +137,7 @@ fn a_checkpoint_that_a_kill_or_a_power_loss_cuts_off_leaves_room_for_others() {
             for (machine, what) in
                 [(machine.clone(), format!("{what}, a kill"))].into_iter().chain(lost)
             {
-                goes_on(&desk, &accepted, machine, &what);
+                goes_on(&desk, &accepted, (machine, 0), SEGMENT_BYTES, &what);
                 cuts += 1;
             }
         }
@@ -164,7 +178,7 @@ fn a_checkpoint_that_a_close_cuts_off_leaves_room_for_others() {
                 is_held
             });
             io.unobserve();
-            goes_on(&desk, &accepted, io.machine(), &what);
+            goes_on(&desk, &accepted, (io.machine(), 0), SEGMENT_BYTES, &what);
             if !is_held {
                 assert!(nth > 3, "{what}: it is whole");
                 break;

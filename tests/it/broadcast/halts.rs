@@ -141,7 +141,7 @@ fn who_waits_for_a_lock_without_a_deadline_is_told_that_its_holder_has_no_space(
             };
             check_locked(&told, &["without space"]);
             desk.io.disarm();
-            desk.broadcaster.submit(&holding("2", "A"), Some(LONG)).unwrap();
+            drop(desk.broadcaster.submit(&holding("2", "A"), Some(LONG)).unwrap());
             assert!(desk.broadcaster.submit(&large, None).unwrap().duplicated);
         });
     };

@@ -55,7 +55,7 @@ fn an_error_of_a_lock_names_id_type_age_and_state_of_the_holder() {
         let locked = desk.broadcaster.submit(&holding("other"), Some(Duration::ZERO)).unwrap_err();
         check_told(&locked, &[&format!("broadcast {id}, running"), "type Script"]);
         desk.script.let_go();
-        desk.broadcaster.submit(&holding("other"), None).unwrap();
+        drop(desk.broadcaster.submit(&holding("other"), None).unwrap());
     });
 }
 
@@ -100,7 +100,7 @@ fn a_deadline_of_no_time_at_all_is_one() {
                 desk.broadcaster.submit(&request("k", "p"), Some(Duration::ZERO)).unwrap_err();
             assert_eq!(late.kind(), ErrorKind::InFlight);
             desk.script.let_go();
-            original.join().unwrap();
+            drop(original.join().unwrap());
         });
     });
 }
@@ -139,12 +139,40 @@ fn callers_beyond_the_bound_of_a_key_are_told_to_come_back() {
             wait("callers", || desk.broadcaster.stats().callers_waiting == 1_024);
             let crowded = desk.submit("k", "p").unwrap_err();
             assert_eq!(crowded.kind(), ErrorKind::InFlight);
+            assert!(crowded.broadcast_id().is_some());
             assert!(crowded.is_retryable() && crowded.to_string().contains("1024"), "{crowded}");
             desk.script.let_go();
             let id = original.join().unwrap().id;
             waiters.into_iter().for_each(|waiter| assert_eq!(waiter.join().unwrap().id, id));
         });
         assert!(desk.submit("k", "p").unwrap().duplicated);
+    });
+}
+
+#[test]
+fn callers_beyond_the_bound_of_a_key_that_is_being_admitted_are_told_that_nothing_is_known() {
+    ends(|| {
+        let desk = Desk::open();
+        let (begun, wait_begun) = channel();
+        let (go, wait_go) = channel::<()>();
+        desk.script.validates(move || {
+            begun.send(()).unwrap();
+            wait_go.recv_timeout(LONG).unwrap();
+            Ok(())
+        });
+        std::thread::scope(|threads| {
+            let ask = || desk.submit("k", "p").unwrap();
+            let original = threads.spawn(ask);
+            wait_begun.recv_timeout(LONG).unwrap();
+            let waiters: Vec<_> = (0..1_024).map(|_| threads.spawn(ask)).collect();
+            wait("callers", || desk.broadcaster.stats().callers_waiting == 1_024);
+            let crowded = desk.submit("k", "p").unwrap_err();
+            assert_eq!(crowded.kind(), ErrorKind::OutcomeUnknown);
+            assert!(crowded.to_string().contains("with the same key, and too many"), "{crowded}");
+            go.send(()).unwrap();
+            let id = original.join().unwrap().id;
+            waiters.into_iter().for_each(|waiter| assert_eq!(waiter.join().unwrap().id, id));
+        });
     });
 }
 
@@ -258,7 +286,7 @@ fn whoever_closes_is_told_what_the_first_one_was() {
     ends(|| {
         let check = |kind: CallKind| {
             let desk = Desk::open();
-            desk.submit("k", "p").unwrap();
+            drop(desk.submit("k", "p").unwrap());
             desk.io.arm(Which::Kind(kind), 1, u64::MAX / 2, Fault::Error(EIO));
             let first = desk.broadcaster.close().unwrap_err();
             let again = || desk.broadcaster.close().unwrap_err();

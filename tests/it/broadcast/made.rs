@@ -60,7 +60,7 @@ fn a_checkpoint_that_is_written_meanwhile_does_not_know_what_is_made() {
         let name = format!("made {key}");
         std::thread::scope(|threads| {
             let written = threads.spawn(|| desk.broadcaster.checkpoint());
-            desk.broadcaster.submit(&asked(&name, &[&name]), None).unwrap();
+            drop(desk.broadcaster.submit(&asked(&name, &[&name]), None).unwrap());
             written.join().unwrap().unwrap();
         });
     }

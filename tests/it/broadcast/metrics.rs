@@ -132,8 +132,8 @@ impl Recorder for Book {
 fn a_recorder_is_told_what_the_stats_say() {
     let (book, desk) = (Book::default(), Desk::open());
     let mut meter = with_local_recorder(&book, Meter::new);
-    desk.submit("k", "p").unwrap();
-    desk.submit("k", "p").unwrap();
+    drop(desk.submit("k", "p").unwrap());
+    drop(desk.submit("k", "p").unwrap());
     desk.submit("k", "q").unwrap_err();
     desk.script.next(Verdict::Retry("not yet".into()));
     desk.script.next(Verdict::Park("a person has to look".into()));
@@ -184,7 +184,7 @@ fn a_recorder_is_told_what_the_stats_say() {
 fn samples_of_a_histogram_are_seconds_at_most_a_quarter_too_much() {
     let (book, desk) = (Book::default(), Desk::open());
     let mut meter = with_local_recorder(&book, Meter::new);
-    desk.submit("k", "p").unwrap();
+    drop(desk.submit("k", "p").unwrap());
     let stats = desk.broadcaster.stats();
     with_local_recorder(&book, || meter.publish(&stats));
     for (name, log) in &stats.logs {

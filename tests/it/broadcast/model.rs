@@ -2,8 +2,9 @@
 //! small sequential model of what its keys mean.
 //!
 //! Log time is an input of the model: it is read before each call, and within a process has to go on
-//! with the time that passes, whatever the wall clock does; over a restart, with that of the records. Two instants that are closer than a test can tell apart are
-//! left out.
+//! with the time that passes, whatever the wall clock does; over a restart, with that of the
+//! records. So is the time by which keys expire, which stands still while a clock far ahead is not
+//! believed. Two instants that are closer than a test can tell apart are left out.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -72,10 +73,20 @@ impl Model {
     }
 
     fn now_ms(&mut self) -> u64 {
-        let now_ms = self.desk.broadcaster.read(|_, now_ms| now_ms);
+        let now_ms = self.desk.broadcaster.jobs().now_ms();
         assert!(now_ms >= self.last_ms, "log time went back");
         self.last_ms = now_ms;
         now_ms
+    }
+
+    /// The time by which keys expire: log time, or where that stood when a clock began to be held.
+    fn expiry_ms(&mut self) -> u64 {
+        let now_ms = self.now_ms();
+        let expiry_ms = self.desk.broadcaster.read(|_, expiry_ms| expiry_ms);
+        let is_held = self.desk.broadcaster.stats().clock_held;
+        assert!(is_held || expiry_ms >= now_ms, "keys expire too late");
+        assert!(!is_held || expiry_ms <= now_ms, "a key expires while the clock is held");
+        expiry_ms
     }
 
     /// No key's instant is so near that a call may come before or behind it.
@@ -96,7 +107,7 @@ impl Model {
 
     /// Asks for a key, new or known.
     fn submit(&mut self, name: &'static str, payload: &'static str) {
-        let now_ms = self.now_ms();
+        let now_ms = self.expiry_ms();
         if !self.is_clear(now_ms) {
             return;
         }
@@ -302,7 +313,7 @@ impl Model {
 
     /// What stands is what the model has.
     fn judge(&mut self) {
-        let now_ms = self.now_ms();
+        let now_ms = self.expiry_ms();
         if self.is_clear(now_ms) {
             let live = self.desk.broadcaster.read(|state, _| state.window().live_count(now_ms));
             assert_eq!(live as u64, self.live_count(now_ms));

@@ -93,7 +93,7 @@ fn a_task_is_tried_again_whose_worker_panicked_wherever_it_did() {
             panics += 1;
         }
         assert!(panics >= 4, "{panics} panics");
-        broadcaster.submit(&request("last", "p"), Some(LONG)).unwrap();
+        drop(broadcaster.submit(&request("last", "p"), Some(LONG)).unwrap());
         broadcaster.close().unwrap();
     });
 }
@@ -104,7 +104,7 @@ fn a_broadcaster_stops_whose_settling_sweeping_or_checkpointing_thread_panicked(
     for thread in ["oncelog-settle", "oncelog-sweep", "oncelog-checkpoint"] {
         ends(move || {
             let (io, clock, broadcaster) = made(Options::new().checkpoint_bytes(1));
-            broadcaster.submit(&request("before", "p"), None).unwrap();
+            drop(broadcaster.submit(&request("before", "p"), None).unwrap());
             clock.arm(thread, 1);
             // Whoever waits without a deadline is told, too.
             let waits = broadcaster.clone();
@@ -127,7 +127,7 @@ fn a_broadcaster_stops_whose_settling_sweeping_or_checkpointing_thread_panicked(
             broadcaster.close().unwrap();
             let again = open(&MemIo::new(io.machine()), &clock, Options::new());
             assert!(again.submit(&request("before", "p"), None).unwrap().duplicated);
-            again.submit(&request("k", "p"), None).unwrap();
+            drop(again.submit(&request("k", "p"), None).unwrap());
             again.close().unwrap();
         });
     }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use oncelog::broadcast::{AckMode, BroadcastId, Broadcaster, Options, Request};
+use oncelog::broadcast::{AckMode, BroadcastId, Broadcaster, Options, Request, StoreView, Verdict};
 use oncelog::channel::ChannelLog;
 use oncelog::testing::{CallKind, EIO, Fault, Machine, MemIo, Which};
 use oncelog::{
@@ -29,7 +29,7 @@ fn open(
     Broadcaster::open(Store::open(Path::new(DIR), &store.retention(retention))?, options.clone())
 }
 
-fn desk(ack_mode: AckMode, retention: Retention) -> Desk {
+pub(super) fn desk(ack_mode: AckMode, retention: Retention) -> Desk {
     let script = Arc::new(Script::acknowledged_by(ack_mode));
     let options = Options::new().register(Arc::<Script>::clone(&script));
     let (io, hands) = (MemIo::new(Machine::new()), Arc::default());
@@ -66,7 +66,7 @@ fn channels_keep_what_their_retention_says_and_readers_behind_it_are_told() {
         let reader = channel(&desk).read(Lsn::FIRST);
         let mut reader = reader.unwrap();
         for key in 0..60 {
-            desk.broadcaster.submit(&asked(&key.to_string()), None).unwrap();
+            drop(desk.broadcaster.submit(&asked(&key.to_string()), None).unwrap());
             desk.hands.pass(passed_ms);
         }
         wait("nothing was dropped", || channel(&desk).oldest() > Lsn::FIRST);
@@ -222,6 +222,69 @@ fn jobs_pin_their_channels_until_they_are_over_also_when_a_store_is_opened_again
     assert_eq!(of_job(&desk), 0);
 }
 
+/// The pins of `p0` are these, and who looks at the store from outside names the same.
+#[track_caller]
+fn check_told(desk: &Desk, expected: &[&str]) {
+    let told = || {
+        let view = StoreView::open(DIR, Arc::new(desk.io.clone())).unwrap();
+        let holders = view.why_not_trimmed("p0").unwrap().into_iter();
+        let pins = holders.filter(|holder| holder.kind == HolderKind::Pin);
+        pins.map(|pin| (pin.name, pin.lsn.get())).collect::<Vec<_>>()
+    };
+    let is_so = |pins: &[(String, u64)]| pins.iter().map(|(name, _)| name).eq(expected);
+    // What is let go of when a record is durable may still be held for a moment.
+    let begin = Instant::now();
+    while !is_so(&pins(desk)) || pins(desk) != told() {
+        let both = (pins(desk), told());
+        assert!(begin.elapsed() < LONG, "{both:?} are not {expected:?}");
+        std::thread::yield_now();
+    }
+}
+
+/// It named parked work whose acks are durable, which holds nothing: an operator skipped it to make
+/// room.
+#[test]
+fn who_looks_at_a_store_names_the_pins_that_its_process_has_and_no_other() {
+    let consumers = desk(AckMode::Consumer, Retention::new());
+    check_told(&consumers, &[]);
+    let first = unfinished(&consumers, "first");
+    let second = unfinished(&consumers, "second");
+    let names = [first, second].map(|id| format!("broadcast {id}"));
+    check_told(&consumers, &[&names[0], &names[1]]);
+    wait("no copy", || consumers.broadcaster.ack(first, "b").is_ok());
+    check_told(&consumers, &[&names[0], &names[1]]);
+    wait("no copy", || consumers.broadcaster.ack(first, "a").is_ok());
+    check_told(&consumers, &[&names[1]]);
+    check_told(&reopened(consumers, Retention::new()), &[&names[1]]);
+
+    let appends = desk(AckMode::Append, Retention::new());
+    appends.script.next(Verdict::Park("a person has to look".into()));
+    let parked = appends.broadcaster.submit(&asked("parked"), None).unwrap_err();
+    assert_eq!(parked.kind(), ErrorKind::Parked);
+    check_told(&appends, &[]);
+    check_told(&reopened(appends, Retention::new()), &[]);
+
+    let desk = jobs::desk();
+    let (jobs, job) = jobs::start(&desk, "k");
+    check_told(&desk, &[]);
+    let plan = jobs::plan(&jobs, job, 1);
+    // A plan that is refused holds nothing.
+    desk.io.set_free_blocks(Some(0));
+    let mut large = plan.clone();
+    large.detail = vec![7; 8 << 20];
+    assert_eq!(jobs.plan(large).unwrap_err().kind(), ErrorKind::StoreFull);
+    check_told(&desk, &[]);
+    desk.io.set_free_blocks(None);
+    let from = jobs.plan(plan).unwrap();
+    assert_eq!(jobs.get(job).unwrap().plan.as_ref().unwrap().from, from);
+    let name = format!("job {job}");
+    check_told(&desk, &[&name]);
+    let desk = desk.reopen();
+    check_told(&desk, &[&name]);
+    desk.broadcaster.jobs().end(job, 1, jobs::ABORT, vec![]).unwrap();
+    check_told(&desk, &[]);
+}
+
 /// Slices that went beyond the limit kept their job from its ending, which alone would have let
 /// them go: every other broadcast of the channel was refused for good.
 #[test]
@@ -245,7 +308,7 @@ fn a_job_that_keeps_its_channel_beyond_the_limit_ends_and_lets_go() {
         assert_eq!((ended.committed, ended.mine), (kind == jobs::COMMIT, true));
         assert_eq!(pins(&desk), []);
         wait("nothing goes", || channel(&desk).oldest() > Lsn::FIRST);
-        desk.broadcaster.submit(&asked("other"), None).unwrap();
+        drop(desk.broadcaster.submit(&asked("other"), None).unwrap());
     }
 }
 
@@ -309,7 +372,7 @@ fn control_is_held_by_the_checkpoint_that_a_restart_may_need() {
     };
     assert_eq!(held(&desk), Some(1));
     for key in ["a", "b", "c"] {
-        desk.submit(key, "p").unwrap();
+        drop(desk.submit(key, "p").unwrap());
         desk.broadcaster.checkpoint().unwrap();
     }
     assert!(held(&desk) > Some(1));

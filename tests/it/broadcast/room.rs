@@ -164,7 +164,7 @@ fn nobody_waits_for_room_that_another_one_needs() {
     let broadcaster = Broadcaster::open(Store::open(Path::new(DIR), &store).unwrap(), options);
     let broadcaster = broadcaster.unwrap();
     broadcaster.ensure_vchannels(&["a".into(), "b".into()]).unwrap();
-    broadcaster.submit(&request("before", "p"), None).unwrap();
+    drop(broadcaster.submit(&request("before", "p"), None).unwrap());
     let mut large = request("large", "p");
     large.payload = vec![7; 3 << 20];
     std::thread::scope(|scope| {
@@ -191,7 +191,7 @@ fn nobody_waits_for_room_that_another_one_needs() {
             policy.unwrap();
             assert!(look > 1);
         }
-        submitted.join().unwrap().unwrap();
+        drop(submitted.join().unwrap().unwrap());
     });
     broadcaster.close().unwrap();
 }

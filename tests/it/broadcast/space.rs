@@ -18,8 +18,8 @@ use crate::figures::{figure, is_release};
 
 /// Free blocks that a disk is left with, at most: enough for a reserve and three segments more.
 const FREE_MAX: u64 = 64;
-/// Bytes of frames that a reserve of the least size takes.
-const RESERVE_BYTES: usize = (64 << 10) - (12 << 10);
+/// Bytes of frames that a reserve takes which is kept for a few broadcasts.
+const RESERVE_BYTES: usize = (128 << 10) - (12 << 10);
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 
 fn open(io: &MemIo, hands: &Arc<Hands>, options: &Options) -> Result<Broadcaster> {
@@ -221,12 +221,13 @@ fn a_task_that_is_parked_can_be_skipped_on_a_full_disk() {
 
 /// Accepts what a disk takes that is full.
 fn accepted_until_full(desk: &Desk) -> Vec<BroadcastId> {
-    let mut accepted = vec![accept_this(desk, &request("0", "p")).unwrap()];
+    let accept = |n: usize| accept_this(desk, &request(&n.to_string(), "p"));
+    let mut accepted: Vec<BroadcastId> = (0..8).map(|n| accept(n).unwrap()).collect();
     desk.io.set_free_blocks(Some(0));
-    while let Ok(id) = accept_this(desk, &request(&accepted.len().to_string(), "p")) {
+    while let Ok(id) = accept(accepted.len()) {
         accepted.push(id);
     }
-    assert!(accepted.len() > 5, "{} were accepted", accepted.len());
+    assert!(accepted.len() > 10, "{} were accepted", accepted.len());
     accepted
 }
 
@@ -301,7 +302,7 @@ fn a_long_reason_is_whole_where_a_reserve_can_be_made_for_it() {
     let accepted = accepted_and_full(&desk);
     // The reserve becomes the tail.
     acknowledge(&desk, accepted[0], "the first one");
-    desk.broadcaster.submit(&request("0", "p"), None).unwrap();
+    drop(desk.broadcaster.submit(&request("0", "p"), None).unwrap());
     desk.io.set_free_blocks(None);
     let long = "l".repeat(44_000);
     desk.script.next(Verdict::Fail(long.clone()));
@@ -325,7 +326,7 @@ fn the_sweep_of_a_full_disk_leaves_room_for_the_checkpoint_behind_it() {
         let ids: Vec<_> = (0..60).map(|n| accept(&desk, &format!("before {n}")).unwrap()).collect();
         ids.iter().for_each(|id| acknowledge(&desk, *id, &what));
         for n in 0..60 {
-            desk.broadcaster.submit(&asked(&format!("before {n}")), None).unwrap();
+            drop(desk.broadcaster.submit(&asked(&format!("before {n}")), None).unwrap());
         }
         desk.broadcaster.checkpoint().unwrap();
         desk.io.set_free_blocks(Some(free));
@@ -588,7 +589,7 @@ fn who_has_nothing_to_record_makes_no_room_for_it() {
     desk.broadcaster.checkpoint().unwrap();
     let done = accept(&desk, "done").unwrap();
     acknowledge(&desk, done, "it ends");
-    desk.broadcaster.submit(&asked("done"), None).unwrap();
+    drop(desk.broadcaster.submit(&asked("done"), None).unwrap());
     let id = accept(&desk, "k").unwrap();
     desk.script.next_retries_for_ever();
     acknowledge(&desk, id, "it is tried again");

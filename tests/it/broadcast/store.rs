@@ -44,7 +44,7 @@ fn a_store_is_made_only_where_nothing_else_is() {
 #[test]
 fn a_store_has_one_writer_and_any_readers() {
     let desk = Desk::open();
-    desk.submit("k", "p").unwrap();
+    drop(desk.submit("k", "p").unwrap());
     assert_eq!(open(&desk.io, CreateMode::Never).unwrap_err().kind(), ErrorKind::Busy);
     let view = desk.view();
     assert_eq!(view.pchannels().unwrap(), ["p0"]);
@@ -57,7 +57,7 @@ fn a_store_has_one_writer_and_any_readers() {
 #[test]
 fn logs_that_are_gone_are_missed() {
     let desk = Desk::open();
-    desk.submit("k", "p").unwrap();
+    drop(desk.submit("k", "p").unwrap());
     desk.broadcaster.close().unwrap();
     let machine = desk.io.machine();
     for log in ["control", "channels/p0"] {
@@ -81,7 +81,7 @@ fn logs_that_are_gone_are_missed() {
 #[test]
 fn a_store_is_not_made_anew_over_the_logs_of_channels() {
     let desk = Desk::open();
-    desk.submit("k", "p").unwrap();
+    drop(desk.submit("k", "p").unwrap());
     desk.broadcaster.close().unwrap();
     let machine = desk.io.machine();
     #[track_caller]
@@ -171,7 +171,7 @@ fn a_full_disk_refuses_and_goes_on_when_space_returns() {
 #[test]
 fn a_broadcaster_tells_what_the_recovery_of_each_log_found() {
     let desk = Desk::open();
-    desk.submit("k", "p").unwrap();
+    drop(desk.submit("k", "p").unwrap());
     let desk = desk.reopen();
     let report = desk.broadcaster.report();
     assert!(!report.created);

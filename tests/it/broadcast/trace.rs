@@ -47,7 +47,7 @@ fn every_copy_and_the_callback_have_the_callers_trace_context() {
     let desk = Desk::open();
     let told = note(&desk);
     let request = request("k", "p").trace_context(traceparent());
-    desk.broadcaster.submit(&request, None).unwrap();
+    drop(desk.broadcaster.submit(&request, None).unwrap());
     assert_eq!(carried(&desk), [Some(traceparent()), Some(traceparent())]);
     let told = told.lock().unwrap().clone();
     assert_eq!(told, [TraceParent::parse(&traceparent())]);
@@ -137,7 +137,7 @@ fn the_span_of_a_callback_after_a_restart_links_to_the_callers() {
     });
     let id = parked.broadcast_id().unwrap();
     desk.broadcaster.resume(id, "").unwrap();
-    desk.broadcaster.submit(&request, None).unwrap();
+    drop(desk.broadcaster.submit(&request, None).unwrap());
     let seen = spans.0.lock().unwrap().clone();
     let expect = [("broadcast", "1"), ("parent_id", PARENT), ("trace_id", TRACE)];
     let expect = expect.map(|(name, value)| (name.to_owned(), value.to_owned()));

@@ -85,6 +85,44 @@ fn each_limit_drops_whole_segments_and_never_the_tail() {
     check(all.age_ms_max(79).segment_count_max(3).bytes_max(u64::MAX), 11, 2);
 }
 
+/// A clock that is not sure of itself, as log time is while the wall clock is far ahead.
+#[derive(Debug)]
+struct Doubtful(Arc<Set>, AtomicU64);
+
+impl Clock for Doubtful {
+    fn wall_ms(&self) -> u64 {
+        self.0.wall_ms()
+    }
+
+    fn monotonic(&self) -> Duration {
+        self.0.monotonic()
+    }
+
+    fn expiry_ms(&self, _newest_ms: u64) -> u64 {
+        self.1.load(Ordering::Relaxed)
+    }
+}
+
+#[test]
+fn nothing_ages_while_the_clock_does_not_believe_what_it_sees() {
+    let (io, options) = memory();
+    let set = Arc::new(Set::default());
+    let clock = Arc::new(Doubtful(Arc::clone(&set), AtomicU64::new(100)));
+    let retention = Retention::new().age_ms_max(20);
+    let options = options.clock(Arc::<Doubtful>::clone(&clock)).retention(retention);
+    let (log, _) = Log::open("/log", &options.io(Arc::new(io))).unwrap();
+    for at in 1..=18 {
+        set.to(at * 10);
+        log.append(&[1; 9000]).unwrap();
+    }
+    // Records are stamped up to 180 all the same; the first segment's last one is at 50.
+    assert_eq!(log.trim_by_retention().unwrap().oldest_lsn, lsn(6));
+    set.to(10_000);
+    assert_eq!(log.trim_by_retention().unwrap().segment_count, 0);
+    clock.1.store(180, Ordering::Relaxed);
+    assert_eq!(log.trim_by_retention().unwrap().oldest_lsn, lsn(16));
+}
+
 #[test]
 fn a_limit_of_no_segment_is_refused() {
     let (_home, dir) = place();

@@ -1,8 +1,9 @@
 //! One case of the matrix: a script, cut off by a mishap at a persistence point, with a duplicate.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use oncelog::broadcast::{BroadcastId, Outcome, StoreView};
@@ -11,6 +12,7 @@ use oncelog::{ErrorKind, Lsn};
 use oncelog_format::message::{BroadcastHeader, Scope, Vchannel};
 
 use super::super::drive::chain;
+use super::in_flight::{HandOver, Stage};
 use super::job;
 use super::scripts::{LARGE, SMALL, Script, Step};
 use super::world::{KEY, PATIENCE, Process, Told, VCHANNELS, is_told, other, request_of};
@@ -56,18 +58,24 @@ impl Mishap {
         }
     }
 
-    fn arm(self, io: &MemIo, nth: u64) {
+    /// The calls of which it strikes one.
+    fn which(self) -> Which {
         match self {
-            Self::Kill | Self::KillTwice | Self::PowerLoss => {
-                io.arm(Which::Persist, nth, 1, Fault::Stop);
-            }
-            Self::SyncThenKill => {
-                io.arm(Which::Kind(CallKind::Sync), nth, 1, Fault::Last(EIO));
-            }
-            Self::Eio => io.arm(Which::Persist, nth, 1, Fault::Error(EIO)),
-            Self::NoSpace => io.arm(Which::Persist, nth, 1, Fault::Error(ENOSPC)),
-            Self::Call(fault, times) => io.arm(Which::Any, nth, times, fault),
+            Self::SyncThenKill => Which::Kind(CallKind::Sync),
+            Self::Call(..) => Which::Any,
+            _ => Which::Persist,
         }
+    }
+
+    fn arm(self, io: &MemIo, nth: u64) {
+        let (times, fault) = match self {
+            Self::Kill | Self::KillTwice | Self::PowerLoss => (1, Fault::Stop),
+            Self::SyncThenKill => (1, Fault::Last(EIO)),
+            Self::Eio => (1, Fault::Error(EIO)),
+            Self::NoSpace => (1, Fault::Error(ENOSPC)),
+            Self::Call(fault, times) => (times, fault),
+        };
+        io.arm(self.which(), nth, times, fault);
     }
 
     /// What it leaves for the next process.
@@ -91,17 +99,18 @@ impl Mishap {
 
 /// When the duplicate is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum When {
-    /// Beside the script, when it has come to the point of the mishap or to the one before it.
+pub(crate) enum When {
+    /// Beside the script: it is in flight when the mishap strikes, or from one point before on.
     Before,
-    /// Once the store is open again, beside the recovery of what is unfinished.
+    /// Once the store is open again, in flight at a point of the recovery of what is unfinished or
+    /// of what comes behind it: where the mishap strikes again, at that.
     During,
     /// Behind: by the process that goes on, or when all is done.
     Behind,
 }
 
 impl When {
-    pub(super) const ALL: [Self; 3] = [Self::Before, Self::During, Self::Behind];
+    pub(crate) const ALL: [Self; 3] = [Self::Before, Self::During, Self::Behind];
 
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -122,19 +131,50 @@ pub(super) struct Case<'a> {
     pub(super) seed: u64,
 }
 
-/// Told to whoever watches a process that is to be cut off.
-enum Signal {
-    Point,
-    Over,
+/// How far the recoveries of a script go, by its cases until here.
+#[derive(Debug, Default)]
+pub(super) struct Recoveries {
+    /// Most persistence points of one, with what the script does behind it.
+    points: AtomicU64,
+    /// Those at which a second mishap struck.
+    struck: Mutex<BTreeSet<u64>>,
 }
 
-/// Says that all is over, also where a promise was broken: else the watcher would wait for ever.
-struct Ends(Sender<Signal>);
+impl Recoveries {
+    /// A point of a recovery: those of the cases that follow each other follow each other, too.
+    fn point(&self, turn: u64) -> u64 {
+        1 + turn % self.points.load(Ordering::Relaxed).max(1)
+    }
 
-impl Drop for Ends {
+    fn strike(&self, point: u64) {
+        self.struck.lock().unwrap_or_else(PoisonError::into_inner).insert(point);
+    }
+
+    /// Points that a second mishap struck, and the last one of them.
+    pub(super) fn struck(&self) -> (usize, u64) {
+        let struck = self.struck.lock().unwrap_or_else(PoisonError::into_inner);
+        (struck.len(), struck.last().copied().unwrap_or_default())
+    }
+}
+
+/// What a case came to.
+pub(super) struct Played {
+    /// Restarts that were judged.
+    pub(super) judged: usize,
+    /// The mishap came; behind the last point it does not.
+    pub(super) struck: bool,
+    /// So did the one in the recovery.
+    pub(super) struck_again: bool,
+    /// How far the duplicate was when its point came, if it had one.
+    pub(super) stage: Option<Stage>,
+}
+
+/// Ends the hand-over of a duplicate, also where a promise was broken: else it would wait for ever.
+struct Ends<'a>(Option<&'a HandOver>);
+
+impl Drop for Ends<'_> {
     fn drop(&mut self) {
-        // The watcher may be gone.
-        drop(self.0.send(Signal::Over));
+        self.0.map(HandOver::end);
     }
 }
 
@@ -146,45 +186,89 @@ struct Part<'a> {
     holds: bool,
     mishap: Mishap,
     nth: u64,
+    /// A duplicate is in flight at the mishap.
     duplicate: bool,
 }
 
+/// What a process that was cut off leaves.
+struct Cut {
+    machine: Machine,
+    told: Told,
+    stage: Option<Stage>,
+    /// Its persistence points, those of its close aside.
+    points: u64,
+}
+
 impl Case<'_> {
-    /// Plays it with the mishap at the `nth` point; how many restarts were judged, and whether the
-    /// mishap came.
-    pub(super) fn play(&self, base: &(Machine, Told), nth: u64) -> (usize, bool) {
+    /// Plays it with the mishap at the `nth` point.
+    pub(super) fn play(&self, base: &(Machine, Told), nth: u64, reach: &Recoveries) -> Played {
         let (hands, io) = (Arc::new(Hands::default()), MemIo::new(base.0.clone()));
         let mut dice = Dice::new(self.seed ^ (nth << 32));
         io.seed(dice.roll());
         let part = Part {
             steps: self.script.act,
-            from_open: self.script.act.is_empty(),
+            from_open: self.script.opens,
             holds: self.script.holds(),
             mishap: self.mishap,
             nth,
             duplicate: self.when == When::Before,
         };
-        let (machine, told) = self.cut(&io, &hands, &base.1, &part);
-        let struck = io.struck() > 0;
+        let Cut { machine, told, mut stage, .. } = self.cut(&io, &hands, &base.1, &part);
+        let (struck, mut struck_again) = (io.struck() > 0, false);
         let left = if self.mishap == Mishap::KillTwice {
-            let nth = 1 + dice.below(28);
-            let io = MemIo::new(machine);
-            let duplicate = self.when == When::During;
-            let steps = self.script.finish;
-            let again = Part { steps, from_open: true, holds: false, nth, duplicate, ..part };
-            vec![self.cut(&io, &hands, &told, &again)]
+            let turn = self.turn(nth);
+            let mut nth = reach.point(turn);
+            let cut = loop {
+                let io = MemIo::new(machine.clone());
+                let duplicate = self.when == When::During;
+                let steps = self.script.finish;
+                let again = Part { steps, from_open: true, holds: false, nth, duplicate, ..part };
+                let cut = self.cut(&io, &hands, &told, &again);
+                struck_again = io.struck() > 0;
+                if struck_again || nth <= cut.points.max(1) {
+                    break cut;
+                }
+                // This recovery does not go as far: it is played again, up to one of its own points.
+                nth = 1 + turn % cut.points.max(1);
+            };
+            if struck_again {
+                reach.strike(nth);
+            }
+            stage = stage.or(cut.stage);
+            vec![(cut.machine, cut.told)]
         } else {
             let left = self.mishap.left(machine, &mut dice);
             left.into_iter().map(|machine| (machine, told.clone())).collect()
         };
-        let count = left.len();
-        left.into_iter().for_each(|(machine, told)| self.judge(machine, &hands, &told));
-        (count, struck)
+        let judged = left.len();
+        for (machine, told) in left {
+            let judged = self.judge(machine, &hands, &told, reach.point(self.turn(nth)));
+            reach.points.fetch_max(judged.0, Ordering::Relaxed);
+            stage = stage.or(judged.1);
+        }
+        Played { judged, struck, struck_again, stage }
     }
 
-    /// A process that is cut off, or comes to its end before; what it leaves.
-    fn cut(&self, io: &MemIo, hands: &Arc<Hands>, told: &Told, part: &Part<'_>) -> (Machine, Told) {
+    /// A number of this case and a point: those of cases that follow each other do, too, so that all
+    /// together come to every point of a recovery.
+    fn turn(&self, nth: u64) -> u64 {
+        let of_when = match self.when {
+            When::Before => 0,
+            When::During => 2,
+            When::Behind => 4,
+        };
+        6 * nth + of_when + u64::from(self.payload == b'p') + self.seed
+    }
+
+    /// A process that is cut off, or comes to its end before.
+    fn cut(&self, io: &MemIo, hands: &Arc<Hands>, told: &Told, part: &Part<'_>) -> Cut {
+        // At the mishap or one point before it, by other seeds further before. It is there first: no
+        // call of another thread is to come between.
+        let at = part.nth - (self.seed + part.nth % 2) % part.nth;
+        let meet = || part.duplicate.then(|| HandOver::before(io, part.mishap.which(), at));
+        let mut hand_over = None;
         if part.from_open {
+            hand_over = meet();
             part.mishap.arm(io, part.nth);
         }
         let process = match Process::start(io.clone(), hands, told, part.holds) {
@@ -192,38 +276,30 @@ impl Case<'_> {
             Err(e) => {
                 is_told(&e);
                 io.kill();
-                return (io.machine(), told.clone());
+                let points = io.counts().1;
+                return Cut { machine: io.machine(), told: told.clone(), stage: None, points };
             }
         };
         if !part.from_open {
+            hand_over = meet();
             part.mishap.arm(io, part.nth);
         }
-        let (signal, watched) = mpsc::channel();
-        let (point, mut points) = (signal.clone(), 0);
-        // At the mishap, or one point before it.
-        let at = if part.from_open { 0 } else { part.nth - self.seed % 2 };
-        if at == 0 {
-            drop(signal.send(Signal::Point));
-        }
-        io.observe(move |_, _| {
-            points += 1;
-            if points == at {
-                // The watcher may be gone.
-                drop(point.send(Signal::Point));
-            }
-        });
-        std::thread::scope(|scope| {
-            let process = &process;
-            scope.spawn(move || self.watch(process, watched, part));
-            let _over = Ends(signal);
-            for step in part.steps {
-                if let Err(e) = self.script.play(process, *step) {
-                    is_told(&e);
-                    break;
+        self.beside(&process, hand_over.as_ref(), |ended| {
+            std::thread::scope(|scope| {
+                let (tell, watched) = mpsc::channel::<()>();
+                let process = &process;
+                scope.spawn(move || watch(process, &watched));
+                // Dropped, the one ends the watch and the other the hand-over.
+                let _over = (tell, Ends(ended));
+                for step in part.steps {
+                    if let Err(e) = self.script.play(process, *step) {
+                        is_told(&e);
+                        break;
+                    }
                 }
-            }
+            });
         });
-        io.unobserve();
+        let points = io.counts().1;
         io.disarm();
         if !io.is_stopped() {
             if self.when == When::Behind && !self.is_cut_off() {
@@ -236,35 +312,24 @@ impl Case<'_> {
                 is_told(&e);
             }
         }
-        process.end()
+        let (machine, told) = process.end();
+        Cut { machine, told, stage: hand_over.map(|hand_over| hand_over.end()), points }
     }
 
-    /// Sends the duplicate at its point, and lets nobody wait for a process that has ended or a device
-    /// that stays broken.
-    fn watch(&self, process: &Process, watched: Receiver<Signal>, part: &Part<'_>) {
-        const BROKEN: Duration = Duration::from_millis(60);
-        let (mut begin, mut is_sent) = (None, !part.duplicate);
-        loop {
-            match watched.recv_timeout(Duration::from_millis(2)) {
-                Ok(Signal::Over) | Err(RecvTimeoutError::Disconnected) => return,
-                Ok(Signal::Point) if !is_sent => {
-                    is_sent = true;
-                    drop(process.ask(&self.script.request(self.payload), PATIENCE));
-                }
-                Ok(Signal::Point) | Err(RecvTimeoutError::Timeout) => {}
-            }
-            if process.io.is_stopped() {
-                process.hand.hold(false);
-                drop(process.broadcaster.close());
-                return;
-            }
-            if process.io.struck() > 0 {
-                let begin: &mut Instant = begin.get_or_insert_with(Instant::now);
-                if begin.elapsed() > BROKEN {
-                    process.io.disarm();
-                }
-            }
-        }
+    /// Runs something with the duplicate beside it, if there is to be one.
+    fn beside(
+        &self,
+        process: &Process,
+        hand_over: Option<&Arc<HandOver>>,
+        run: impl FnOnce(Option<&HandOver>),
+    ) {
+        let Some(hand_over) = hand_over else { return run(None) };
+        hand_over.open();
+        std::thread::scope(|scope| {
+            scope.spawn(|| hand_over.send(process, &self.script.request(self.payload)));
+            run(Some(hand_over));
+        });
+        process.io.unmeet();
     }
 
     /// The mishap ends the process.
@@ -272,18 +337,40 @@ impl Case<'_> {
         !matches!(self.mishap, Mishap::Eio | Mishap::NoSpace | Mishap::Call(..))
     }
 
-    /// Opens what is left, has the script brought to its end, and compares.
-    fn judge(&self, machine: Machine, hands: &Arc<Hands>, told: &Told) {
-        let process = Process::start(MemIo::new(machine), hands, told, false);
+    /// Opens what is left, has the script brought to its end, and compares. The duplicate is in
+    /// flight at the `nth` persistence point of that where it belongs there; returns how many there
+    /// were, and how far the duplicate was.
+    fn judge(
+        &self,
+        machine: Machine,
+        hands: &Arc<Hands>,
+        told: &Told,
+        nth: u64,
+    ) -> (u64, Option<Stage>) {
+        let io = MemIo::new(machine);
+        let is_due = self.when == When::During && self.mishap != Mishap::KillTwice;
+        let hand_over = is_due.then(|| HandOver::before(&io, Which::Persist, nth));
+        let process = Process::start(io, hands, told, false);
         let process = process.unwrap_or_else(|e| panic!("{}", chain(&e)));
         let duplicate = self.script.request(self.payload);
-        if self.when == When::During {
+        if self.when == When::Before {
+            // Whoever was not told how it ended asks again.
             drop(process.ask(&duplicate, PATIENCE));
         }
-        for step in self.script.finish {
-            let done = self.script.play(&process, *step);
-            done.unwrap_or_else(|e| panic!("{step:?} behind it all: {}", chain(&e)));
-        }
+        self.beside(&process, hand_over.as_ref(), |ended| {
+            let _over = Ends(ended);
+            for step in self.script.finish {
+                let done = self.script.play(&process, *step);
+                done.unwrap_or_else(|e| panic!("{step:?} behind it all: {}", chain(&e)));
+            }
+        });
+        let points = process.io.counts().1;
+        self.judge_end(process);
+        (points, hand_over.map(|hand_over| hand_over.end()))
+    }
+
+    /// What stands when the script has come to its end.
+    fn judge_end(&self, process: Process) {
         let asked = [self.payload, other(self.payload)].map(|payload| {
             match process.ask_until(&self.script.request(payload)) {
                 Ok(answer) => Some(answer),
@@ -325,6 +412,25 @@ impl Case<'_> {
         } else {
             assert_eq!(*outcome, Outcome::Done);
             assert_eq!(of_key, [(id, accepted)], "not one effect");
+        }
+    }
+}
+
+/// Lets nobody wait for a process that has ended or a device that stays broken.
+fn watch(process: &Process, watched: &Receiver<()>) {
+    const BROKEN: Duration = Duration::from_millis(60);
+    let mut begin = None;
+    while watched.recv_timeout(Duration::from_millis(2)) == Err(RecvTimeoutError::Timeout) {
+        if process.io.is_stopped() {
+            process.hand.hold(false);
+            drop(process.broadcaster.close());
+            return;
+        }
+        if process.io.struck() > 0 {
+            let begin: &mut Instant = begin.get_or_insert_with(Instant::now);
+            if begin.elapsed() > BROKEN {
+                process.io.disarm();
+            }
         }
     }
 }

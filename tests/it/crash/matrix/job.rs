@@ -26,8 +26,7 @@ pub(super) fn plan(process: &Process) -> Result<()> {
         return Ok(());
     }
     let jobs = process.broadcaster.jobs();
-    let from = jobs.pin_ends(id)?;
-    jobs.plan(JobPlan {
+    let plan = JobPlan {
         job: id,
         attempt: job.attempt,
         files: vec![],
@@ -35,9 +34,10 @@ pub(super) fn plan(process: &Process) -> Result<()> {
         partition_function: 1,
         partition_version: 1,
         vchannels: VCHANNELS.map(str::to_owned).into(),
-        from,
+        from: vec![],
         detail: vec![],
-    })
+    };
+    jobs.plan(plan).map(drop)
 }
 
 /// Appends what is missing, at most so many parts.

@@ -64,9 +64,11 @@ pub(super) struct Script {
     /// Type of the key's broadcast.
     pub(super) kind: &'static str,
     pub(super) large: bool,
+    /// The opening of the process that acts is cut off, too.
+    pub(super) opens: bool,
     /// Done before, by a process of its own.
     pub(super) before: &'static [Step],
-    /// Cut off at each persistence point; the opening belongs to it where it is empty.
+    /// Cut off at each persistence point.
     pub(super) act: &'static [Step],
     /// Done behind it.
     pub(super) finish: &'static [Step],
@@ -79,7 +81,7 @@ const fn script(
     act: &'static [Step],
     finish: &'static [Step],
 ) -> Script {
-    Script { name, kind, large: false, before, act, finish }
+    Script { name, kind, large: false, opens: false, before, act, finish }
 }
 
 use Step::{
@@ -118,7 +120,10 @@ pub(super) const SCRIPTS: [Script; 19] = [
         &[Reattempt, Plan],
         &[Reattempt, Plan, Slices(4), Commit],
     ),
-    script("take-over", PLAIN, &[Fill("f"), Hold(true), Try], &[], &[Submit]),
+    Script {
+        opens: true,
+        ..script("take-over", PLAIN, &[Fill("f"), Hold(true), Try], &[Submit], &[Submit])
+    },
 ];
 
 impl Script {
@@ -150,7 +155,7 @@ impl Script {
 
     /// Whether callbacks wait when a process takes this up.
     pub(super) fn holds(&self) -> bool {
-        self.before.contains(&Hold(true)) && !self.act.is_empty()
+        self.before.contains(&Hold(true)) && !self.opens
     }
 
     pub(super) fn play(&self, process: &Process, step: Step) -> Result<()> {

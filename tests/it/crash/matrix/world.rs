@@ -13,6 +13,7 @@ use oncelog::testing::{Machine, MemIo};
 use oncelog::{Clock, CreateMode, Error, ErrorKind, Result, Store, StoreOptions};
 
 use super::super::drive::{SEGMENT_BYTES, chain};
+use super::in_flight::is_admitted;
 use crate::broadcast::desk::{DIR, Hands, assert_same, scope};
 
 /// A caller's patience with one try; he asks again.
@@ -95,6 +96,11 @@ impl MessageType for Kind {
 
     fn role(&self) -> Role {
         self.role
+    }
+
+    fn validate(&self, _request: &Request) -> Result<()> {
+        is_admitted();
+        Ok(())
     }
 
     fn apply(&self, task: &Task) -> Verdict {

@@ -1,0 +1,265 @@
+//! The drivers of jobs: so many at once, the others in the order in which they were to begin.
+//!
+//! A driver has a thread. It begins where the records of its job end, whoever began it, and ends
+//! with the job, with what stops it, or with the store. A job that was cancelled waits for no other:
+//! all that its driver does is to end it.
+
+use std::collections::{HashMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use oncelog_format::control::JobPhase;
+use oncelog_format::message::BroadcastId;
+
+use super::{ImportProgress, Imports};
+use crate::broadcast::Jobs;
+use crate::clock::{Clock as _, SystemClock};
+use crate::error::{Error, ErrorKind, Result};
+use crate::import::driver;
+use crate::import::request::ImportRequest;
+use crate::import::roots::Origin;
+
+/// Jobs that are driven at once, where nothing else is asked for: each holds a few slices, and two
+/// threads.
+pub(super) const JOBS_AT_ONCE: usize = 4;
+
+/// How long a driver that stopped is left alone by who merely looks at its job.
+const STOPPED_FOR: Duration = Duration::from_secs(5);
+
+/// What the imports of a process share about their drivers.
+#[derive(Debug, Default)]
+pub(super) struct Pool {
+    running: Mutex<Running>,
+    pub(super) changed: Condvar,
+    clock: SystemClock,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Running {
+    pub(super) jobs: HashMap<BroadcastId, Entry>,
+    pub(super) closing: bool,
+    /// Jobs whose driver is to begin as soon as another ends.
+    queue: VecDeque<(BroadcastId, Jobs)>,
+    /// Drivers with a thread.
+    driving: usize,
+    threads: Vec<JoinHandle<()>>,
+    /// Most drivers that there were at once.
+    #[cfg(test)]
+    pub(super) most: usize,
+}
+
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) progress: ImportProgress,
+    pub(super) cancelled: bool,
+    /// Why the driver stopped, until it is started again.
+    pub(super) stopped: Option<Error>,
+    /// When it did.
+    stopped_at: Duration,
+    /// It has a thread.
+    is_driven: bool,
+    is_queued: bool,
+}
+
+impl Entry {
+    pub(super) const fn new() -> Self {
+        let phase = JobPhase::Pending;
+        Self {
+            progress: ImportProgress { phase, percent: 0, rows: 0, rows_total: None },
+            cancelled: false,
+            stopped: None,
+            stopped_at: Duration::ZERO,
+            is_driven: false,
+            is_queued: false,
+        }
+    }
+
+    /// Whether a driver is at work on it.
+    pub(super) const fn is_driven(&self) -> bool {
+        self.is_driven
+    }
+}
+
+impl Pool {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Running> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Imports {
+    /// Begins to drive a job, unless it is driven: at once, or when another driver ends.
+    pub(crate) fn drive(&self, job: BroadcastId, jobs: &Jobs) {
+        let mut running = self.pool().lock();
+        if running.closing {
+            return;
+        }
+        let may_begin = running.driving < self.shared.jobs_at_once;
+        let entry = running.jobs.entry(job).or_insert_with(Entry::new);
+        if entry.is_driven || (entry.is_queued && !entry.cancelled) {
+            return;
+        }
+        entry.stopped = None;
+        // Whoever waits for it waits: it will be driven.
+        jobs.going(job);
+        if may_begin || entry.cancelled {
+            self.begin(&mut running, job, jobs);
+        } else {
+            entry.is_queued = true;
+            running.queue.push_back((job, jobs.clone()));
+        }
+    }
+
+    /// Drives a job again that stopped a while ago: whoever looks at it wants it to end.
+    pub(super) fn drive_again(&self, job: BroadcastId, jobs: &Jobs) {
+        let is_due = {
+            let running = self.pool().lock();
+            let since = |entry: &Entry| {
+                entry.stopped.is_some()
+                    && self.pool().clock.monotonic().saturating_sub(entry.stopped_at) >= STOPPED_FOR
+            };
+            running.jobs.get(&job).is_some_and(since)
+        };
+        if is_due {
+            self.drive(job, jobs);
+        }
+    }
+
+    fn begin(&self, running: &mut Running, job: BroadcastId, jobs: &Jobs) {
+        running.threads.retain(|thread| !thread.is_finished());
+        running.queue.retain(|(queued, _)| *queued != job);
+        let (imports, own) = (self.clone(), jobs.clone());
+        let thread = thread::Builder::new()
+            .name(format!("import-{job}"))
+            .spawn(move || imports.run_driver(job, &own));
+        let entry = running.jobs.entry(job).or_insert_with(Entry::new);
+        entry.is_queued = false;
+        match thread {
+            Ok(thread) => {
+                entry.is_driven = true;
+                running.driving += 1;
+                #[cfg(test)]
+                {
+                    running.most = running.most.max(running.driving);
+                }
+                running.threads.push(thread);
+            }
+            Err(e) => {
+                let what = "a thread for an import cannot be started";
+                let error = Error::new(ErrorKind::Io, what).with_source(e);
+                self.stopped(running, (job, jobs), error);
+            }
+        }
+    }
+
+    /// Told under the lock under which another driver begins: what is told last is so.
+    fn stopped(&self, running: &mut Running, (job, jobs): (BroadcastId, &Jobs), error: Error) {
+        if let Some(entry) = running.jobs.get_mut(&job) {
+            jobs.stopped(job, error.clone());
+            entry.stopped = Some(error);
+            entry.stopped_at = self.pool().clock.monotonic();
+        }
+    }
+
+    fn run_driver(&self, job: BroadcastId, jobs: &Jobs) {
+        let watch = Watch { imports: self.clone(), job };
+        let ended = catch_unwind(AssertUnwindSafe(|| driver::drive(job, jobs, &watch)));
+        let mut running = self.pool().lock();
+        let is_done = matches!(ended, Ok(Ok(())));
+        running.driving = running.driving.saturating_sub(1);
+        if let Some(entry) = running.jobs.get_mut(&job) {
+            entry.is_driven = false;
+        }
+        match ended {
+            Ok(Ok(())) => drop(running.jobs.remove(&job)),
+            Ok(Err(error)) => self.stopped(&mut running, (job, jobs), error),
+            Err(_) => {
+                let error = Error::new(ErrorKind::Io, "the driver of an import panicked");
+                self.stopped(&mut running, (job, jobs), error);
+            }
+        }
+        self.begin_next(&mut running);
+        drop(running);
+        self.pool().changed.notify_all();
+        // Whoever began another attempt meanwhile found this driver still there.
+        if is_done && jobs.get(job).is_some_and(|job| job.over.is_none()) {
+            self.drive(job, jobs);
+        }
+    }
+
+    fn begin_next(&self, running: &mut Running) {
+        while !running.closing && running.driving < self.shared.jobs_at_once {
+            let Some((job, jobs)) = running.queue.pop_front() else { return };
+            self.begin(running, job, &jobs);
+        }
+    }
+
+    /// Ends all drivers and waits for them; jobs stay as they are.
+    pub(crate) fn stop(&self) {
+        let threads = {
+            let mut running = self.pool().lock();
+            running.closing = true;
+            running.queue.clear();
+            std::mem::take(&mut running.threads)
+        };
+        for thread in threads {
+            // A driver's panic was caught and told within its thread.
+            drop(thread.join());
+        }
+    }
+}
+
+/// What a driver tells and asks while it works.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    imports: Imports,
+    job: BroadcastId,
+}
+
+impl Watch {
+    /// Tells how far the job is.
+    pub(crate) fn set(&self, phase: JobPhase, percent: u64, rows: u64) {
+        let mut running = self.imports.pool().lock();
+        if let Some(entry) = running.jobs.get_mut(&self.job) {
+            let percent = u8::try_from(percent.min(100)).unwrap_or(100);
+            entry.progress = ImportProgress { phase, percent, rows, ..entry.progress };
+        }
+        drop(running);
+        self.imports.pool().changed.notify_all();
+    }
+
+    /// Tells how many rows there will be.
+    pub(crate) fn expect(&self, rows: u64) {
+        if let Some(entry) = self.imports.pool().lock().jobs.get_mut(&self.job) {
+            entry.progress.rows_total = Some(rows);
+        }
+    }
+
+    /// Fails when the job was cancelled, or the store is being closed.
+    pub(crate) fn go_on(&self) -> Result<()> {
+        let running = self.imports.pool().lock();
+        if running.closing {
+            return Err(Error::new(ErrorKind::Closed, "the store is being closed"));
+        }
+        if running.jobs.get(&self.job).is_some_and(|entry| entry.cancelled) {
+            return Err(Error::new(ErrorKind::InvalidInput, "the job was cancelled"));
+        }
+        Ok(())
+    }
+
+    /// Whether the store is being closed.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.imports.pool().lock().closing
+    }
+
+    /// Where the paths of a request begin.
+    pub(crate) fn origin(&self, request: &ImportRequest) -> Result<Origin> {
+        Origin::of(request.root(), self.imports.roots())
+    }
+
+    /// Most rows of a slice.
+    pub(crate) fn slice_rows_max(&self) -> u32 {
+        self.imports.shared.slice_rows_max
+    }
+}
