@@ -8,6 +8,7 @@
 //! made under one lock, in the order of control, against the state with everything handed over
 //! applied; answers leave when control is durable. Reservations and locks are volatile and guarded.
 
+mod acks;
 mod admission;
 mod age;
 mod async_calls;
@@ -38,6 +39,7 @@ mod owed;
 mod owners;
 mod policy;
 mod refusal;
+mod replay;
 mod request;
 mod restore;
 mod room;
@@ -60,8 +62,6 @@ pub(crate) mod waiting;
 mod window;
 mod worker;
 
-use std::collections::BTreeMap;
-use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -71,15 +71,12 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::log::Holder as LogHolder;
 use crate::lsn::Lsn;
 use crate::store::{Store, StoreReport};
-use crate::sync::{Condvar, Mutex, thread};
+use crate::sync::thread;
 
-use self::catalogue::check_policy;
-use self::checkpoint::{Checkpoints, due_bytes};
-use self::core::{Core, Inner};
-use self::counts::Counts;
+use self::core::Inner;
 use self::deciding::DECISION_LEN;
-use self::freeing::Freeing;
 use self::handle::{Handle, inside, to_the_end};
+use self::replay::replayed;
 
 pub use self::canonical_json::canonical_json;
 pub use self::jobs::{Ended, Jobs, SliceMessage};
@@ -268,18 +265,7 @@ impl Broadcaster {
     ///
     /// Durable when this returns `Ok`.
     pub fn refresh(&self, policy: Policy) -> Result<()> {
-        let inner = self.inner();
-        let (pending, _) = inner.with_room(|| {
-            let mut core = inner.lock_to_take_in(DECISION_LEN);
-            core.usable()?;
-            check_policy(&policy, &core.state)?;
-            let handed = inner.hand_over(&mut core, vec![Body::Policy(policy.record())])?;
-            core.policy = policy.clone();
-            inner.warn_of_keys(&mut core);
-            inner.turned.notify_all();
-            Ok(handed)
-        })?;
-        inner.settle(pending)
+        self.inner().refresh(&policy)
     }
 
     /// Makes the vchannels that do not exist.
@@ -431,70 +417,4 @@ impl Broadcaster {
     fn inner(&self) -> &Arc<Inner> {
         &self.handle.inner
     }
-}
-
-/// A broadcaster whose threads have not started: what control says is taken up.
-fn replayed(mut store: Store, options: Options) -> Result<Arc<Inner>> {
-    use crate::clock::Clock as _;
-    let mut types: BTreeMap<String, Arc<dyn MessageType>> = BTreeMap::new();
-    types.insert(Noop::NAME.to_owned(), Arc::new(Noop));
-    for kind in &options.types {
-        kind::check(&**kind)?;
-        if types.insert(kind.name().to_owned(), Arc::clone(kind)).is_some() {
-            return Err(refusal::invalid(format!("two types are named {}", kind.name())));
-        }
-    }
-    if options.job_slots_max == 0 || options.worker_count == 0 || options.open_bytes_max == 0 {
-        let what = "job slots, workers, bytes of unfinished work: expected at least 1, found 0";
-        return Err(refusal::invalid(what));
-    }
-    let began = store.time().monotonic();
-    let restored = restore::of_log(store.control())?;
-    let counts = Counts::new(&types);
-    let time = store.time().monotonic().saturating_sub(began);
-    counts.replayed(ReplayStats { records: restored.records, time });
-    let state = restored.state;
-    #[cfg(planted)]
-    let state = if crate::planted::is_active(crate::planted::Bug::TombstoneReset) {
-        let mut state = state;
-        state.reset_tombstones();
-        state
-    } else {
-        state
-    };
-    let policy = catalogue::policy_in_force(options.policy.as_ref(), &state)?;
-    let newest_ms = restored.newest_ms.map(|newest_ms| newest_ms.max(state.newest_ms()));
-    let named = state.vchannels().map(|(_, pchannel)| pchannel.to_owned()).collect();
-    store.start(newest_ms, &named)?;
-    let mut core = Core::new(state, policy);
-    core.unchecked_bytes = restored.behind_bytes;
-    core.checkpoint_due_bytes = due_bytes(&options, restored.checkpoint.as_ref());
-    core.stream_bytes = restored.checkpoint.map_or(0, |checkpoint| checkpoint.stream_bytes);
-    core.freeing = Freeing::restored(restored.checkpoint.as_ref());
-    if let Err(e) = holds::take_up(&mut core, &store) {
-        if let Err(e) = store.close() {
-            tracing::debug!(error = %e, "a store that is not taken up closes");
-        }
-        return Err(e);
-    }
-    store.begin_retention();
-    let scans = store.pchannels().map(|name| (name.to_owned(), Mutex::new(()))).collect();
-    let checkpoints = Mutex::new(Checkpoints::new(store.control(), restored.checkpoint)?);
-    let inner = Arc::new(Inner {
-        store,
-        types,
-        options,
-        core: Mutex::new(core),
-        work: Condvar::new(),
-        handed: Condvar::new(),
-        turned: Condvar::new(),
-        waiting: AtomicUsize::new(0),
-        scans,
-        checkpoints,
-        counts,
-    });
-    if inner.options.only.is_none() {
-        inner.note_policy()?;
-    }
-    Ok(inner)
 }

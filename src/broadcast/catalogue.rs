@@ -28,6 +28,20 @@ impl Inner {
         }
     }
 
+    pub(super) fn refresh(&self, policy: &Policy) -> Result<()> {
+        let (pending, _) = self.with_room(|| {
+            let mut core = self.lock_to_take_in(DECISION_LEN);
+            core.usable()?;
+            check_policy(policy, &core.state)?;
+            let handed = self.hand_over(&mut core, vec![Body::Policy(policy.record())])?;
+            core.policy = policy.clone();
+            self.warn_of_keys(&mut core);
+            self.turned.notify_all();
+            Ok(handed)
+        })?;
+        self.settle(pending)
+    }
+
     /// Records the policy in force where another one was recorded last.
     pub(super) fn note_policy(&self) -> Result<()> {
         self.warn_of_keys(&mut self.lock());

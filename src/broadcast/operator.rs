@@ -3,11 +3,11 @@
 use oncelog_format::control::{Ack, Body, Done, Outcome as Ending, Resume, Skip};
 use oncelog_format::message::BroadcastId;
 
+use super::acks::unacked;
 use super::core::{Copy, Core, Inner, Run};
 use super::deciding::DECISION_LEN;
 use super::ends::{SKIPPED, fitting};
 use super::refusal;
-use super::worker::unacked;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::Pending;
 

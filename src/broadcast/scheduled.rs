@@ -13,7 +13,7 @@ use crate::io::Io;
 use crate::io::mem::{Machine, MemIo};
 use crate::log::{CreateMode, Fill, Options as LogOptions};
 use crate::store::StoreOptions;
-use crate::sync::{now, play_once};
+use crate::sync::{Mutex, now, play_once};
 
 pub(super) const DIR: &str = "/store";
 

@@ -1,5 +1,5 @@
-//! Schedules of admission and of the resource locks: callers beside each other, a sweep, a close and
-//! a checkpoint, and beside them the one thread that does what the threads of a broadcaster do.
+//! Schedules of admission and of the resource locks: callers beside each other, a sweep, a close
+//! and a checkpoint, and beside them the one thread that does what the threads of a broadcaster do.
 
 mod removal;
 mod shutdown;
@@ -13,7 +13,7 @@ use super::locks::{Claim, Holder};
 use super::scheduled::{DIR, made, made_with, open, request};
 use super::*;
 use crate::io::mem::{Machine, MemIo};
-use crate::sync::explored;
+use crate::sync::{Mutex, explored};
 
 /// Has a request accepted, which nobody waits for.
 fn accept(broadcaster: &Broadcaster, request: &Request) {

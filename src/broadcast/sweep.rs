@@ -7,7 +7,7 @@ use std::sync::PoisonError;
 use oncelog_format::control::{Body, DropCause, Dropped};
 use oncelog_format::message::BroadcastId;
 
-use super::core::Inner;
+use super::core::{Core, Inner};
 use crate::clock::Clock;
 use crate::error::{ErrorKind, Result};
 
@@ -50,26 +50,31 @@ impl Inner {
     /// Drops what is over, at most one batch, and waits until that is durable, so that others go
     /// between two of them; returns how many.
     pub(crate) fn sweep(&self) -> Result<usize> {
-        let mut core = self.lock_to_decide(BATCH_COUNT_MAX * DROP_LEN);
+        let mut core = self.lock();
         core.usable()?;
-        let now_ms = self.time().expiry_ms(core.state.newest_ms());
-        let over = core.state.window().over(now_ms, BATCH_COUNT_MAX);
+        // Mostly there is nothing, and no room is made for it.
+        if self.over(&core, 1).is_empty() {
+            return Ok(0);
+        }
+        drop(core);
+        core = self.lock_to_decide(BATCH_COUNT_MAX * DROP_LEN);
+        core.usable()?;
         #[cfg(planted)]
         if crate::planted::is_active(crate::planted::Bug::SweptAsSeen) {
-            let scope = |id: &BroadcastId| core.state.task(*id)?.accepted.scope.clone();
+            let over = self.over(&core, BATCH_COUNT_MAX);
+            let scope = |body: &Body| match body {
+                Body::Dropped(dropped) => core.state.task(dropped.id)?.accepted.scope.clone(),
+                _ => None,
+            };
             let seen: Vec<_> = over.iter().filter_map(scope).collect();
             drop(core);
             core = self.lock();
             seen.iter().for_each(|scope| core.state.disown(scope));
+            let (pending, _) = self.hand_over(&mut core, over)?;
+            drop(core);
+            return self.settle(pending).map(|_| seen.len());
         }
-        let mut batch: Vec<Body> =
-            over.into_iter().map(|id| dropped(id, DropCause::Expired)).collect();
-        let retention_ms = core.policy.record().task_retention_ms;
-        let over = now_ms.checked_sub(retention_ms).map(|until_ms| core.state.over_until(until_ms));
-        // A live key pins its job.
-        let retired = over.into_iter().flatten().filter(|id| !core.state.holds_task(*id));
-        let room = BATCH_COUNT_MAX.saturating_sub(batch.len());
-        batch.extend(retired.take(room).map(|id| dropped(id, DropCause::Retired)));
+        let batch = self.over(&core, BATCH_COUNT_MAX);
         let count = batch.len();
         if count > 0 {
             let (pending, _) = self.hand_over(&mut core, batch)?;
@@ -77,6 +82,22 @@ impl Inner {
             self.settle(pending)?;
         }
         Ok(count)
+    }
+
+    /// So many of what is over: keys whose window passed, then jobs without a live key whose
+    /// retention did.
+    fn over(&self, core: &Core, count_max: usize) -> Vec<Body> {
+        let now_ms = self.time().expiry_ms(core.state.newest_ms());
+        let over = core.state.window().over(now_ms, count_max);
+        let mut batch: Vec<Body> =
+            over.into_iter().map(|id| dropped(id, DropCause::Expired)).collect();
+        let retention_ms = core.policy.record().task_retention_ms;
+        let over = now_ms.checked_sub(retention_ms).map(|until_ms| core.state.over_until(until_ms));
+        // A live key pins its job.
+        let retired = over.into_iter().flatten().filter(|id| !core.state.holds_task(*id));
+        let room = count_max.saturating_sub(batch.len());
+        batch.extend(retired.take(room).map(|id| dropped(id, DropCause::Retired)));
+        batch
     }
 }
 
