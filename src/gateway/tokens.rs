@@ -4,7 +4,7 @@
 //! the time of an answer says nothing about which one it was near.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use oncelog_format::limits::SCOPE_TEXT_LEN_MAX;
 use sha2::{Digest as _, Sha256};
@@ -18,15 +18,19 @@ const DEFAULT_PRINCIPAL: &str = "default";
 /// Most tokens: each of them is compared at every request.
 const TOKEN_COUNT_MAX: u32 = 1024;
 
-/// The tokens that are known, each with its principal.
+/// The digest of a token, and its principal.
+type Known = ([u8; 32], Arc<str>);
+
+/// The tokens that are known, each with its principal. Clones are one: what replaces the tokens of
+/// one of them replaces those of all.
 #[derive(Clone)]
 pub struct Tokens {
-    known: Vec<([u8; 32], Arc<str>)>,
+    known: Arc<RwLock<Arc<[Known]>>>,
 }
 
 impl fmt::Debug for Tokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} tokens", self.known.len())
+        write!(f, "{} tokens", self.known().len())
     }
 }
 
@@ -40,7 +44,7 @@ impl Tokens {
     /// visible ASCII in a token, more than a principal behind it, a token that stands there twice,
     /// and where no token stands at all.
     pub fn parse(text: &str) -> Result<Self> {
-        let mut known: Vec<([u8; 32], Arc<str>)> = Vec::new();
+        let mut known: Vec<Known> = Vec::new();
         for (at, line) in text.lines().enumerate() {
             let wrong = |what: &str| {
                 let what = format!("line {} of the tokens: {what}", at.saturating_add(1));
@@ -67,7 +71,7 @@ impl Tokens {
             known.push((digest, principal.into()));
         }
         match u32::try_from(known.len()) {
-            Ok(1..=TOKEN_COUNT_MAX) => Ok(Self { known }),
+            Ok(1..=TOKEN_COUNT_MAX) => Ok(Self { known: Arc::new(RwLock::new(known.into())) }),
             _ => {
                 let what = format!("expected 1 to {TOKEN_COUNT_MAX} tokens, found {}", known.len());
                 Err(Error::new(ErrorKind::InvalidInput, what))
@@ -75,15 +79,41 @@ impl Tokens {
         }
     }
 
+    /// Takes the tokens of another one, in place of its own, from the next request on: also of a
+    /// connection that stays. A gateway that has a clone needs no restart.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use oncelog::gateway::{Gateway, Tokens};
+    ///
+    /// # fn main() -> oncelog::Result<()> {
+    /// let tokens = Tokens::parse("a-token billing")?;
+    /// let gateway = Gateway::bind(([127, 0, 0, 1], 0).into(), tokens.clone())?;
+    /// // Where `a-token` is not to be trusted any more:
+    /// tokens.replace(&Tokens::parse("another-token billing")?);
+    /// # drop(gateway);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn replace(&self, others: &Self) {
+        let others = others.known();
+        *self.known.write().unwrap_or_else(PoisonError::into_inner) = others;
+    }
+
+    fn known(&self) -> Arc<[Known]> {
+        Arc::clone(&self.known.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// The principal of a token.
     pub(crate) fn principal_of(&self, token: &[u8]) -> Option<Arc<str>> {
-        let presented = digest(token);
+        let (presented, all) = (digest(token), self.known());
         let mut place = u32::MAX;
-        for (number, (known, _)) in (0..).zip(&self.known) {
+        for (number, (known, _)) in (0..).zip(all.iter()) {
             let is_same: Choice = presented.as_slice().ct_eq(known.as_slice());
             place = u32::conditional_select(&place, &number, is_same);
         }
-        let (_, principal) = self.known.get(usize::try_from(place).ok()?)?;
+        let (_, principal) = all.get(usize::try_from(place).ok()?)?;
         Some(Arc::clone(principal))
     }
 }
@@ -108,6 +138,18 @@ mod tests {
             assert_eq!(of(wrong), None, "{wrong:?}");
         }
         assert!(!format!("{tokens:?}").contains("secret"));
+    }
+
+    #[test]
+    fn tokens_that_replace_others_do_so_for_every_clone() {
+        let tokens = Tokens::parse("old a\nkept a").unwrap();
+        let clone = tokens.clone();
+        tokens.replace(&Tokens::parse("kept b\nnew c").unwrap());
+        let of = |token: &str| clone.principal_of(token.as_bytes());
+        assert_eq!((of("old"), of("kept").as_deref()), (None, Some("b")));
+        assert_eq!(of("new").as_deref(), Some("c"));
+        clone.replace(&tokens);
+        assert_eq!(of("new").as_deref(), Some("c"));
     }
 
     #[test]

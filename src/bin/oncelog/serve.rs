@@ -20,7 +20,8 @@ use crate::secret;
 use crate::service::Service;
 use crate::value::wait;
 
-/// Serve imports and broadcasts over HTTP, until SIGTERM or SIGINT; SIGHUP reads the policy anew.
+/// Serve imports and broadcasts over HTTP, until SIGTERM or SIGINT; SIGHUP reads tokens and policy
+/// anew.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Directory of the store; made when it is absent or empty.
@@ -57,7 +58,10 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
         None => (None, Service::default()),
     };
     let service = merged(service, args);
-    let gateway = gateway(&service)?;
+    let token_file = service.token_file.as_ref();
+    let token_file = token_file.ok_or_else(|| needed("token-file FILE"))?;
+    let tokens = tokens_of(token_file)?;
+    let gateway = gateway(&service, tokens.clone())?;
     let roots = ImportRoots::open(&service.import_roots)?;
     let threads = gateway.blocking_threads_max().saturating_add(OWN_THREADS);
     let runtime = runtime(threads)?;
@@ -76,7 +80,8 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
     let mut told = Told { out: Out::new(json), json };
     let scheme = if service.tls_certificate.is_some() { "https" } else { "http" };
     told.listening(scheme, gateway.address())?;
-    let serving = Serving { opening: opening.clone(), config: args.config.as_deref() };
+    let config = args.config.as_deref();
+    let serving = Serving { opening: opening.clone(), config, token_file, tokens };
     let end = runtime.block_on(serving.until_told(gateway, imports, signals, &mut told));
     let closed = opening.broadcaster().and_then(|broadcaster| broadcaster.close());
     // Calls that wait still were ended by the close.
@@ -104,19 +109,24 @@ fn merged(mut service: Service, args: &Args) -> Service {
     service
 }
 
-fn gateway(service: &Service) -> Result<Gateway, Failure> {
-    let needed = |name: &str| Failure::usage(format!("--{name}, or its line in [gateway]"));
+fn needed(name: &str) -> Failure {
+    Failure::usage(format!("--{name}, or its line in [gateway]"))
+}
+
+fn tokens_of(file: &Path) -> Result<Tokens, Failure> {
+    let text = String::from_utf8(secret::read(file)?)
+        .map_err(|_text| Failure::usage("the token file is not UTF-8"))?;
+    Ok(Tokens::parse(&text)?)
+}
+
+fn gateway(service: &Service, tokens: Tokens) -> Result<Gateway, Failure> {
     let listen = service.listen.as_ref().ok_or_else(|| needed("listen ADDR"))?;
     let address = listen.to_socket_addrs().ok().and_then(|mut all| all.next());
     let address =
         address.ok_or_else(|| Failure::usage("the address to listen on: expected HOST:PORT"))?;
-    let file = service.token_file.as_ref().ok_or_else(|| needed("token-file FILE"))?;
     if service.import_roots.is_empty() {
         return Err(needed("import-root PATH"));
     }
-    let tokens = String::from_utf8(secret::read(file)?)
-        .map_err(|_text| Failure::usage("the token file is not UTF-8"))?;
-    let tokens = Tokens::parse(&tokens)?;
     let tls = match (&service.tls_certificate, &service.tls_key) {
         (Some(certificate), Some(key)) => {
             Some(Tls::of_pem(&config::bytes_of(certificate)?, &secret::read(key)?)?)
@@ -174,6 +184,8 @@ impl Signals {
 struct Serving<'a> {
     opening: Opening,
     config: Option<&'a Path>,
+    token_file: &'a Path,
+    tokens: Tokens,
 }
 
 impl Serving<'_> {
@@ -219,10 +231,22 @@ impl Serving<'_> {
         end
     }
 
-    /// Puts the policy of the file in force; a refused one leaves the old one as it is.
+    /// Puts the tokens of their file in force, and the policy of the configuration. One that is
+    /// refused leaves what was in force as it is, and the other is not held up by it.
     async fn refresh(&self) -> Result<(), String> {
+        let tokens = tokens_of(self.token_file).map(|read| self.tokens.replace(&read));
+        let tokens = tokens.map_err(|failure| {
+            format!("the tokens stay: {}", crate::render::failure(&failure, false))
+        });
+        let policy = self.refresh_policy().await;
+        let policy = policy.map_err(|why| format!("the policy stays: {why}"));
+        let refused: Vec<String> = [tokens, policy].into_iter().filter_map(Result::err).collect();
+        if refused.is_empty() { Ok(()) } else { Err(refused.join("; ")) }
+    }
+
+    async fn refresh_policy(&self) -> Result<(), String> {
         let told = |failure: Failure| crate::render::failure(&failure, false);
-        let file = self.config.ok_or("there is no configuration file to read anew")?;
+        let Some(file) = self.config else { return Ok(()) };
         let policy = config::load(file).map_err(told)?;
         let opening = self.opening.clone();
         let refresh = move || opening.broadcaster()?.refresh(policy);

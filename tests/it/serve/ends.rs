@@ -5,7 +5,7 @@ use std::io::Write as _;
 use rustix::process::Signal;
 use serde_json::json;
 
-use super::{Ask, Place, Reply, Server, committed};
+use super::{Ask, OTHER, Place, Reply, Server, TOKEN, committed};
 
 #[test]
 fn a_server_that_is_told_to_end_answers_what_is_under_way_and_frees_the_store() {
@@ -54,6 +54,41 @@ fn a_policy_is_read_anew_at_a_hang_up_and_a_broken_one_changes_nothing() {
     assert_eq!(refused["did"], "refused");
     assert!(refused["reason"].as_str().unwrap().contains("task_retention"), "{refused}");
     assert_eq!(count(&server), 7);
+}
+
+/// A token that is gone from the file is of no use on a connection that stays, either; a file that
+/// is refused changes nothing, and does not hold up the policy.
+#[test]
+fn tokens_are_read_anew_at_a_hang_up_and_broken_ones_change_nothing() {
+    let place = Place::new();
+    let tokens = place.dir.path().join("tokens");
+    let set = |text: &str| std::fs::write(&tokens, text).unwrap();
+    let mut server = place.serve();
+    let mut stays = server.connect();
+    let list = Ask::get("/v1/jobs");
+    assert_eq!(ask_on(&mut stays, &list).status, 200);
+    set(&format!("new-token\n{OTHER} moved\n"));
+    server.signal(Signal::HUP);
+    assert_eq!(server.told(), json!({ "did": "refreshed", "reason": null }));
+    ask_on(&mut stays, &list).problem(401, "unauthenticated");
+    let status = |token| server.ask(&list.clone().token(Some(token))).status;
+    assert_eq!((status(TOKEN), status("new-token"), status(OTHER)), (401, 200, 200));
+    let body = json!({ "type": "Noop", "vchannels": ["a"] });
+    let sent = Ask::post("/v1/broadcasts", &body).header("Idempotency-Key", "k");
+    assert_eq!(server.ask(&sent.token(Some(OTHER))).status, 201);
+    let seen = server.ask(&Ask::get("/v1/keys/k").token(Some(OTHER))).json();
+    assert_eq!(seen["keys"][0]["principal"], "moved");
+    for broken in ["", "a-secret two words\n"] {
+        set(broken);
+        server.signal(Signal::HUP);
+        let refused = server.told();
+        assert_eq!(refused["did"], "refused");
+        let reason = refused["reason"].as_str().unwrap();
+        assert!(reason.contains("the tokens stay") && !reason.contains("a-secret"), "{reason}");
+        assert!(!reason.contains("the policy"), "{reason}");
+        let list = list.clone().token(Some("new-token"));
+        assert_eq!(server.ask(&list).status, 200);
+    }
 }
 
 #[test]
