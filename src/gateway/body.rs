@@ -7,6 +7,7 @@ use serde_json::{Map, Value};
 
 use super::limits::Limits;
 use super::refusal::{Refusal, Row};
+use crate::broadcast::canonical_json;
 
 /// Reads a body.
 ///
@@ -39,10 +40,14 @@ impl Members {
     ///
     /// # Errors
     ///
-    /// For a body that is none.
+    /// For a body that is none, and for one in which a member stands twice: who looked at it on its
+    /// way here may have believed the other one.
     pub(crate) fn of(body: &[u8]) -> Result<Self, Refusal> {
         match serde_json::from_slice(body) {
-            Ok(Value::Object(members)) => Ok(Self(members)),
+            Ok(Value::Object(members)) => match canonical_json(body) {
+                Ok(_of_one_form) => Ok(Self(members)),
+                Err(e) => Err(Refusal::invalid(format!("the body: {e}"))),
+            },
             Ok(_) => Err(Refusal::invalid("expected a JSON object in the body")),
             Err(e) => Err(Refusal::invalid(format!(
                 "the body is no JSON: line {}, column {}",
@@ -136,9 +141,22 @@ mod tests {
 
     #[test]
     fn a_body_is_one_object_of_members_that_are_what_they_have_to_be() {
-        for wrong in [&b""[..], b"{", b"[]", b"null", b"{}{}", b"\xff", b"{\"a\":1,}"] {
+        for wrong in [
+            &b""[..],
+            b"{",
+            b"[]",
+            b"null",
+            b"{}{}",
+            b"\xff",
+            b"{\"a\":1,}",
+            b"{\"a\":1,\"a\":1}",
+            b"{\"a\":1,\"\\u0061\":2}",
+            b"{\"o\":[{\"a\":1,\"b\":2,\"a\":3}]}",
+        ] {
             assert!(Members::of(wrong).is_err(), "{wrong:?}");
         }
+        // Objects of their own may each have one.
+        assert!(Members::of(br#"{"a":{"a":1},"b":[{"a":1},{"a":1}]}"#).is_ok());
         let deep = "[".repeat(100_000);
         assert!(Members::of(deep.as_bytes()).is_err());
         let text = br#"{"t":"x","e":"","n":7,"s":"8","l":["a"],"f":[["a"],["b","c"]],"z":null}"#;

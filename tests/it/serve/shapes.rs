@@ -102,6 +102,8 @@ fn a_body_that_is_no_request_is_refused_and_consumes_no_key() {
         b"{\"collectionName\":\"c\",\"files\":[[\"a.csv\"]],\"options\":{\"sep\":\";\"}}",
         b"{\"collectionName\":\"c\",\"files\":[[\"a.csv\"]],\"options\":{\"vchannels\":\"x\"}}",
         b"{\"collectionName\":\"c\",\"files\":[[\"a.csv\"]],\"options\":{\"vchannels\":0}}",
+        b"{\"collectionName\":\"d\",\"files\":[[\"a.csv\"]],\"collectionName\":\"c\"}",
+        b"{\"collectionName\":\"c\",\"files\":[[\"a.csv\"]],\"options\":{\"x\":1,\"x\":1}}",
     ] {
         let asked = Ask::get(CREATE).header("Idempotency-Key", "k");
         let reply = server.ask(&Ask { method: "POST", ..asked }.body(body));
