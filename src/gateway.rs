@@ -16,7 +16,8 @@
 //! | `desk`, `calls` | the store that is open or being opened; calls off the threads of the runtime |
 //! | `vectordb`; `imports`, `broadcasts`, `keys`, `channels`, `config` | the two families of routes |
 //! | `page`, `history` | the page for people |
-//! | `answer`, `refusal`, `exposition`, `openapi` | what is sent back |
+//! | `answer`, `refusal`, `openapi` | what is sent back |
+//! | `counts`, `metered`, `exposition` | what it counts, and the text of `/metrics` |
 
 mod answer;
 mod body;
@@ -25,6 +26,7 @@ mod calls;
 mod channels;
 mod config;
 mod connection;
+mod counts;
 mod credentials;
 mod desk;
 mod exposition;
@@ -33,6 +35,7 @@ mod imports;
 mod key;
 mod keys;
 mod limits;
+mod metered;
 mod openapi;
 mod page;
 mod refusal;
@@ -57,7 +60,9 @@ use self::connection::{converse, turn_away};
 use self::desk::Desk;
 use self::service::Service;
 
+pub use self::counts::{GatewayCounts, GatewayStats, RouteStats};
 pub use self::limits::Limits;
+pub use self::metered::GatewayMeter;
 pub use self::tls::Tls;
 pub use self::tokens::Tokens;
 
@@ -107,6 +112,7 @@ pub struct Gateway {
     tokens: Tokens,
     limits: Limits,
     tls: Option<Tls>,
+    counts: GatewayCounts,
 }
 
 impl Gateway {
@@ -123,7 +129,8 @@ impl Gateway {
         let listener = TcpListener::bind(address).map_err(refused)?;
         listener.set_nonblocking(true).map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
-        Ok(Self { listener, address, tokens, limits: Limits::default(), tls: None })
+        let (limits, counts) = (Limits::default(), GatewayCounts::default());
+        Ok(Self { listener, address, tokens, limits, tls: None, counts })
     }
 
     /// Sets the limits.
@@ -144,6 +151,12 @@ impl Gateway {
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// What it counts, to be looked at while it serves.
+    #[must_use]
+    pub fn counts(&self) -> GatewayCounts {
+        self.counts.clone()
     }
 
     /// Threads for blocking work that it takes of its runtime, at most.
@@ -176,7 +189,8 @@ impl Gateway {
         let desk = Desk { opening, imports, limits: self.limits };
         let (end, ends) = watch::channel(false);
         let doorman = Doorman {
-            service: Arc::new(Service::new(desk, self.tokens)),
+            service: Arc::new(Service::new(desk, self.tokens, self.counts.clone())),
+            counts: self.counts,
             tls: self.tls,
             places: Arc::new(Semaphore::new(places.min(Semaphore::MAX_PERMITS))),
             turned_away: Arc::new(Semaphore::new(TURNED_AWAY_MAX)),
@@ -213,6 +227,7 @@ impl Gateway {
 #[derive(Debug)]
 struct Doorman {
     service: Arc<Service>,
+    counts: GatewayCounts,
     tls: Option<Tls>,
     places: Arc<Semaphore>,
     turned_away: Arc<Semaphore>,
@@ -224,6 +239,7 @@ impl Doorman {
         // Answers are small, and written whole.
         drop(stream.set_nodelay(true));
         let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
+            self.counts.turned_away();
             // A handshake for this would be worth more than the connection.
             if self.tls.is_none()
                 && let Ok(place) = Arc::clone(&self.turned_away).try_acquire_owned()
@@ -236,7 +252,7 @@ impl Doorman {
             return;
         };
         let (service, ends) = (Arc::clone(&self.service), self.ends.clone());
-        let tls = self.tls.clone();
+        let (tls, open) = (self.tls.clone(), self.counts.connection());
         tokio::spawn(async move {
             match tls {
                 None => converse(stream, service, ends).await,
@@ -249,7 +265,7 @@ impl Doorman {
                     }
                 }
             }
-            drop(place);
+            drop((open, place));
         });
     }
 }

@@ -79,6 +79,10 @@ impl Answer {
         }
     }
 
+    pub(crate) fn status(&self) -> u16 {
+        self.status
+    }
+
     #[cfg(test)]
     pub(crate) fn has_header(&self, name: &str) -> bool {
         self.headers.contains_key(name)

@@ -100,6 +100,7 @@ fn object(answer: &Broadcasted) -> Value {
         "done_at": time(answer.done_at_ms),
         "expires_at": answer.expires_at_ms.map(time),
         "channels": channels,
+        "differs": answer.differs,
         "clock_held": answer.clock_held,
     })
 }

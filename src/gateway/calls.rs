@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
+use super::counts::GatewayCounts;
 use super::refusal::{Refusal, Row};
 
 /// Calls at once that only look.
@@ -22,12 +23,13 @@ const LOOK_WAIT: Duration = Duration::from_secs(10);
 pub(crate) struct Calls {
     waits: Arc<Semaphore>,
     looks: Arc<Semaphore>,
+    counts: GatewayCounts,
 }
 
 impl Calls {
-    pub(crate) fn new(waiting_max: usize) -> Self {
+    pub(crate) fn new(waiting_max: usize, counts: GatewayCounts) -> Self {
         let places = |count: usize| Arc::new(Semaphore::new(count.min(Semaphore::MAX_PERMITS)));
-        Self { waits: places(waiting_max), looks: places(LOOKS_MAX) }
+        Self { waits: places(waiting_max), looks: places(LOOKS_MAX), counts }
     }
 
     /// Threads of the pool for blocking work that the calls may take at once.
@@ -47,8 +49,9 @@ impl Calls {
         let Ok(place) = Arc::clone(&self.waits).try_acquire_owned() else {
             return Err(Refusal::new(&Row::TOO_MANY, ""));
         };
+        let waits = self.counts.waits();
         let call = move || {
-            let _place = place;
+            let _place = (place, waits);
             call()
         };
         ended(tokio::task::spawn_blocking(call).await)

@@ -32,7 +32,7 @@ pub(crate) struct Asked {
     pub(crate) principal: Arc<str>,
     /// The idempotency key, on routes that consume one.
     pub(crate) key: Option<String>,
-    /// How long the client would wait for an effect.
+    /// How long the client prefers to wait for an effect, and is let to.
     pub(crate) prefers_wait: Option<Duration>,
     /// What failed under the key is to be tried again.
     pub(crate) retry_failed: bool,
@@ -81,6 +81,17 @@ impl Desk {
     /// How long a request waits for its effect.
     pub(crate) fn wait(&self, asked: &Asked) -> Duration {
         asked.prefers_wait.unwrap_or(WAIT).min(self.limits.wait_max)
+    }
+
+    /// How long a call waits for its effect where its client prefers to wait so long; nothing where
+    /// it does not wait.
+    pub(crate) fn applied(&self, call: Call, prefers: Option<Duration>) -> Option<Duration> {
+        let max = match call {
+            // Its clients give up before long, whatever they ask for.
+            Call::VectordbCreate => WAIT.min(self.limits.wait_max),
+            _ => self.limits.wait_max,
+        };
+        prefers.filter(|_| call.waits()).map(|wait| wait.min(max))
     }
 
     /// Makes a call, which may block.

@@ -1,10 +1,12 @@
-//! The text of `/metrics`: what the broadcaster and its logs count, for Prometheus.
+//! The text of `/metrics`: what the broadcaster, its logs and the gateway count, for Prometheus.
 
 use std::sync::{Mutex, PoisonError};
 
 use metrics::with_local_recorder;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusRecorder};
 
+use super::counts::GatewayStats;
+use super::metered::GatewayMeter;
 use crate::broadcast::BroadcastStats;
 use crate::meter::Meter;
 
@@ -29,7 +31,7 @@ const COUNTS: [f64; 12] = [
 /// A recorder of its own: whoever embeds the gateway keeps his.
 pub(crate) struct Exposition {
     recorder: PrometheusRecorder,
-    meter: Mutex<Meter>,
+    meters: Mutex<(Meter, GatewayMeter)>,
 }
 
 impl std::fmt::Debug for Exposition {
@@ -45,14 +47,19 @@ impl Exposition {
         let builder = builder.and_then(|builder| builder.set_buckets_for_metric(times, &SECONDS));
         // Refused alone where there is no bucket.
         let recorder = builder.unwrap_or_default().build_recorder();
-        let meter = Mutex::new(with_local_recorder(&recorder, Meter::new));
-        Self { recorder, meter }
+        let meters = || (Meter::new(), GatewayMeter::new());
+        let meters = Mutex::new(with_local_recorder(&recorder, meters));
+        Self { recorder, meters }
     }
 
     /// Publishes the stats, and returns the text.
-    pub(crate) fn text(&self, stats: &BroadcastStats) -> String {
-        let mut meter = self.meter.lock().unwrap_or_else(PoisonError::into_inner);
-        with_local_recorder(&self.recorder, || meter.publish(stats));
+    pub(crate) fn text(&self, stats: &BroadcastStats, of_gateway: &GatewayStats) -> String {
+        let mut meters = self.meters.lock().unwrap_or_else(PoisonError::into_inner);
+        let (meter, gateway_meter) = &mut *meters;
+        with_local_recorder(&self.recorder, || {
+            meter.publish(stats);
+            gateway_meter.publish(of_gateway);
+        });
         self.recorder.handle().render()
     }
 }

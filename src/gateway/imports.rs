@@ -240,7 +240,7 @@ pub(crate) fn create(desk: &Desk, asked: &Asked) -> Result<Answer, Refusal> {
     let (broadcaster, answer) = submit(desk, asked, wanted, wait)?;
     if let Some(wait) = asked.prefers_wait.filter(|wait| !wait.is_zero()) {
         // Whether it ended by then is in the answer.
-        drop(broadcaster.jobs().wait(answer.id, Some(wait.min(desk.limits.wait_max))));
+        drop(broadcaster.jobs().wait(answer.id, Some(wait)));
     }
     let told = find(desk, &broadcaster, &asked.principal, answer.id)?;
     let mut object = told.object();

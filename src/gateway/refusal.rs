@@ -44,7 +44,6 @@ macro_rules! rows {
             };)*
 
             /// Every kind of refusal.
-            #[cfg(test)]
             pub(crate) const ALL: &[&Self] = &[$(&Self::$name),*];
         }
     };

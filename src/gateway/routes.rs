@@ -24,6 +24,16 @@ pub(crate) enum Call {
     WindowShow,
 }
 
+impl Call {
+    /// Whether it may wait for an effect.
+    pub(crate) fn waits(self) -> bool {
+        matches!(
+            self,
+            Self::VectordbCreate | Self::BroadcastCreate | Self::JobCreate | Self::JobCancel
+        )
+    }
+}
+
 /// A route.
 #[derive(Debug)]
 pub(crate) struct Route {

@@ -11,9 +11,11 @@ use std::time::Duration;
 use hyper::body::Incoming;
 use hyper::header::HeaderName;
 use hyper::{HeaderMap, Request};
+use tokio::time::Instant;
 
 use super::answer::{Answer, Dialect};
 use super::calls::Calls;
+use super::counts::{GatewayCounts, name_of};
 use super::credentials::token_of;
 use super::desk::{Asked, Desk, refused};
 use super::exposition::Exposition;
@@ -35,17 +37,18 @@ pub(crate) struct Service {
     desk: Arc<Desk>,
     tokens: Tokens,
     calls: Calls,
+    counts: GatewayCounts,
     exposition: Arc<Exposition>,
     history: Arc<History>,
     is_draining: AtomicBool,
 }
 
 impl Service {
-    pub(crate) fn new(desk: Desk, tokens: Tokens) -> Self {
-        let calls = Calls::new(desk.limits.waiting_max);
+    pub(crate) fn new(desk: Desk, tokens: Tokens, counts: GatewayCounts) -> Self {
+        let calls = Calls::new(desk.limits.waiting_max, counts.clone());
         let exposition = Arc::new(Exposition::new());
         let (history, is_draining) = (Arc::default(), AtomicBool::new(false));
-        Self { desk: Arc::new(desk), tokens, calls, exposition, history, is_draining }
+        Self { desk: Arc::new(desk), tokens, calls, counts, exposition, history, is_draining }
     }
 
     pub(crate) fn limits(&self) -> &Limits {
@@ -67,19 +70,30 @@ impl Service {
 
     /// Answers a request.
     pub(crate) async fn answer(&self, request: Request<Incoming>) -> Answer {
-        let dialect = Dialect::of(request.uri().path());
+        let (since, _under_way) = (Instant::now(), self.counts.request());
         let (head, body) = request.into_parts();
-        let answer = self.answered(head, body).await;
-        answer.unwrap_or_else(|refusal| refusal.answer(dialect))
+        let dialect = Dialect::of(head.uri.path());
+        let found = find(head.method.as_str(), head.uri.path());
+        let (name, mut applied) = (name_of(&found), None);
+        let answer = self.answered(head, body, found, &mut applied).await;
+        let refused = answer.as_ref().err().map(|refusal| refusal.row);
+        let mut answer = answer.unwrap_or_else(|refusal| refusal.answer(dialect));
+        if let Some(wait) = applied {
+            let told = format!("wait={}", wait.as_secs());
+            answer = answer.header("preference-applied", &told);
+        }
+        self.counts.answered_one(name, answer.status(), refused, since.elapsed());
+        answer
     }
 
+    /// `applied` is the wait that the client prefers and is let to, once that is known.
     async fn answered(
         &self,
         head: hyper::http::request::Parts,
         body: Incoming,
+        found: Found,
+        applied: &mut Option<Duration>,
     ) -> Result<Answer, Refusal> {
-        let (method, path) = (head.method.as_str(), head.uri.path());
-        let found = find(method, path);
         if let Found::Route(route, _) = &found {
             // Who watches whether the process lives has no token.
             match route.call {
@@ -99,9 +113,11 @@ impl Service {
         let mut asked = of_headers(route, principal, &head.headers)?;
         asked.part = part;
         asked.query = head.uri.query().map(str::to_owned);
+        asked.prefers_wait = self.desk.applied(route.call, asked.prefers_wait);
         if route.method == "POST" {
             asked.body = body::read(body, &self.desk.limits).await?;
         }
+        *applied = asked.prefers_wait;
         self.perform(route.call, asked).await
     }
 
@@ -109,11 +125,11 @@ impl Service {
         let desk = Arc::clone(&self.desk);
         match call {
             Call::Metrics => {
-                let exposition = Arc::clone(&self.exposition);
+                let (exposition, counts) = (Arc::clone(&self.exposition), self.counts.clone());
                 let scrape = move || {
                     let stats = desk.broadcaster()?.stats();
                     let kind = "text/plain; version=0.0.4; charset=utf-8";
-                    Ok(Answer::of(200, kind, exposition.text(&stats)))
+                    Ok(Answer::of(200, kind, exposition.text(&stats, &counts.stats())))
                 };
                 self.calls.look(scrape).await
             }
@@ -122,9 +138,7 @@ impl Service {
                 self.calls.look(move || page::show(&desk, &asked, &history)).await
             }
             Call::Description => Ok(Answer::of(200, "application/json", openapi::TEXT)),
-            Call::VectordbCreate | Call::BroadcastCreate | Call::JobCreate | Call::JobCancel => {
-                self.calls.wait(move || desk.perform(call, &asked)).await
-            }
+            call if call.waits() => self.calls.wait(move || desk.perform(call, &asked)).await,
             _ => self.calls.look(move || desk.perform(call, &asked)).await,
         }
     }
@@ -192,7 +206,9 @@ fn of_headers(route: &Route, principal: Arc<str>, headers: &HeaderMap) -> Result
 /// The seconds of `wait=N` among preferences (RFC 7240); one that is none is ignored.
 fn preferred(value: &[u8]) -> Option<Duration> {
     let text = std::str::from_utf8(value).ok()?;
-    text.split([',', ';']).find_map(|preference| {
+    text.split(',').find_map(|preference| {
+        // What stands behind a semicolon is a parameter of the preference.
+        let preference = preference.split(';').next()?;
         let (name, seconds) = preference.split_once('=')?;
         let is_wait = name.trim().eq_ignore_ascii_case("wait");
         let seconds = seconds.trim().trim_matches('"').parse().ok().filter(|_| is_wait)?;
@@ -209,6 +225,8 @@ mod tests {
         for (value, expect) in [
             ("wait=10", Some(10)),
             ("respond-async, wait=5", Some(5)),
+            ("wait=5; x=7, wait=8", Some(5)),
+            ("handling=lenient; wait=5", None),
             ("Wait = \"7\"", Some(7)),
             ("respond-async", None),
             ("wait=soon", None),

@@ -43,8 +43,7 @@ pub(crate) fn create(desk: &Desk, asked: &Asked) -> Result<Answer, Refusal> {
         primary_key: text("primary_key")?,
         vchannels: options.count("vchannels")?,
     };
-    let wait = desk.wait(asked).min(super::desk::WAIT);
-    let (_, answer) = imports::submit(desk, asked, wanted, wait)?;
+    let (_, answer) = imports::submit(desk, asked, wanted, desk.wait(asked))?;
     let data = json!({
         "jobId": answer.id.to_string(),
         "duplicated": answer.duplicated,

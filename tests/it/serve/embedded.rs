@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use oncelog::broadcast::{MessageType, Opening, Options, Task, Verdict};
+use oncelog::broadcast::{MessageType, OnConflict, Opening, Options, Task, Verdict};
 use oncelog::gateway::{Gateway, Tokens};
 use oncelog::import::{ImportRoots, Imports};
 use oncelog::{CreateMode, StoreOptions};
@@ -37,6 +37,24 @@ impl MessageType for Door {
     }
 }
 
+/// A type that answers another request under its key, and says so.
+#[derive(Debug)]
+struct Warns;
+
+impl MessageType for Warns {
+    fn name(&self) -> &str {
+        "Warns"
+    }
+
+    fn on_conflict(&self) -> OnConflict {
+        OnConflict::Warn
+    }
+
+    fn apply(&self, _task: &Task) -> Verdict {
+        Verdict::Done
+    }
+}
+
 /// A gateway in this process.
 struct Embedded {
     address: SocketAddr,
@@ -57,6 +75,7 @@ impl Embedded {
         let options = imports.types().into_iter().fold(Options::new(), Options::register);
         let options = options.register(Arc::<Door>::clone(&door));
         let options = options.register(Arc::new(Door { parks: true, ..Door::default() }));
+        let options = options.register(Arc::new(Warns));
         let store = StoreOptions::new().create(CreateMode::IfMissing);
         let opening = Opening::begin(home.path().join("store"), store, options).unwrap();
         opening.wait(None).unwrap();
@@ -96,10 +115,12 @@ fn a_request_under_way_is_told_at_once_unless_its_client_waits() {
     let gateway = Embedded::new();
     let hurried = gateway.ask(&asked("Door", "p").header("Prefer", "wait=1"));
     let problem = hurried.problem(409, "in-flight");
+    assert_eq!(hurried.header("preference-applied"), Some("wait=1"));
     let id = problem["broadcast_id"].as_str().unwrap().to_owned();
     let again = gateway.ask(&asked("Door", "p"));
     assert_eq!(again.problem(409, "in-flight")["broadcast_id"], *id);
     assert!(again.header("retry-after").is_some());
+    assert_eq!(again.header("preference-applied"), None);
     // Another request under the key is told what differs, also while the first is under way.
     let other = gateway.ask(&asked("Door", "q")).problem(422, "conflict");
     assert_eq!(other["fields"], json!(["payload"]));
@@ -122,6 +143,36 @@ fn work_that_waits_for_a_person_says_so() {
         let problem = parked.problem(409, "parked");
         assert!(problem["detail"].as_str().unwrap().contains("a person has to look"));
     }
+}
+
+#[test]
+fn what_differs_is_named_where_a_type_only_warns_of_it() {
+    let gateway = Embedded::new();
+    let first = gateway.ask(&asked("Warns", "p"));
+    assert_eq!((first.status, &first.json()["differs"]), (201, &json!([])));
+    let other = gateway.ask(&asked("Warns", "q"));
+    assert_eq!((other.status, &other.json()["differs"]), (200, &json!(["payload"])));
+    assert_eq!(other.header("idempotency-replayed"), Some("true"));
+    assert_eq!(other.json()["broadcast_id"], first.json()["broadcast_id"]);
+    assert_eq!(gateway.ask(&asked("Warns", "p")).json()["differs"], json!([]));
+}
+
+/// What is preferred is granted where there is something to wait for, and no longer than is allowed.
+#[test]
+fn a_preference_is_applied_where_there_is_something_to_wait_for() {
+    let gateway = Embedded::new();
+    gateway.door.is_open.store(true, Ordering::SeqCst);
+    for (prefers, applied) in [("wait=2", "wait=2"), ("wait=100000", "wait=60")] {
+        let sent = gateway.ask(&asked("Door", "p").header("Prefer", prefers));
+        assert_eq!(sent.header("preference-applied"), Some(applied));
+    }
+    let create = Ask::post(super::CREATE, &json!({ "collectionName": "c", "files": [] }));
+    let refused = gateway.ask(&create.header("Prefer", "wait=100000"));
+    assert_eq!((refused.code(), refused.header("preference-applied")), (1100, Some("wait=15")));
+    let looks = gateway.ask(&Ask::get("/v1/jobs").header("Prefer", "wait=1"));
+    assert_eq!((looks.status, looks.header("preference-applied")), (200, None));
+    let other = gateway.ask(&asked("Door", "p").header("Prefer", "respond-async"));
+    assert_eq!((other.status, other.header("preference-applied")), (200, None));
 }
 
 #[test]

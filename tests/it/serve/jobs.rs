@@ -1,8 +1,10 @@
 //! The routes of the service's own: jobs, broadcasts, keys, channels.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use serde_json::json;
 
-use super::{Ask, Place, committed};
+use super::{Ask, CREATE, Place, committed};
 use crate::cli::has_keys;
 
 #[test]
@@ -51,6 +53,18 @@ fn a_job_that_is_cancelled_has_no_rows() {
         // The import was faster.
         assert_eq!((over["state"].as_str(), committed(&place)), (Some("Completed"), 300_000));
     }
+}
+
+#[test]
+fn a_member_that_stands_twice_is_refused_and_consumes_no_key() {
+    let place = Place::new();
+    let server = place.serve();
+    let body = br#"{"type":"Noop","vchannels":["a"],"payload":"p","payload":"q"}"#;
+    let asked = Ask { method: "POST", ..Ask::get("/v1/broadcasts") };
+    let asked = asked.header("Idempotency-Key", "k").body(body);
+    let problem = server.ask(&asked).problem(400, "invalid-input");
+    assert!(problem["detail"].as_str().unwrap().contains("a name twice"), "{problem}");
+    assert_eq!(server.get("/v1/keys").json()["live_count"], 0);
 }
 
 #[test]
@@ -123,4 +137,70 @@ fn metrics_are_those_of_the_broadcaster() {
     ] {
         assert!(text.body.lines().any(|of| of == line), "{line} in {}", text.body);
     }
+}
+
+/// What `/metrics` says of each metric of the gateway: its type, the names of its labels, what it is.
+fn told_of_http(text: &str) -> BTreeMap<String, (String, BTreeSet<String>, String)> {
+    let mut told: BTreeMap<String, (String, BTreeSet<String>, String)> = BTreeMap::new();
+    for line in text.lines() {
+        let of = |line: &str| line.split([' ', '{']).next().unwrap().to_owned();
+        if let Some((name, what)) = line.strip_prefix("# HELP ").and_then(|it| it.split_once(' ')) {
+            told.entry(name.to_owned()).or_default().2 = what.to_owned();
+        } else if let Some((name, kind)) =
+            line.strip_prefix("# TYPE ").and_then(|it| it.split_once(' '))
+        {
+            told.entry(name.to_owned()).or_default().0 = kind.to_owned();
+        } else if let Some((labels, _)) =
+            line.split_once('{').and_then(|(_, it)| it.split_once('}'))
+        {
+            let name = of(line);
+            let name = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end));
+            let name = name.map_or_else(|| of(line), str::to_owned);
+            let names = labels.split("\",").filter_map(|label| label.split('=').next());
+            let names = names.filter(|name| *name != "le").map(str::to_owned);
+            told.entry(name).or_default().1.extend(names);
+        }
+    }
+    told.retain(|name, _| name.starts_with("oncelog_http_"));
+    told
+}
+
+#[test]
+fn metrics_of_the_service_are_documented_and_count_what_was_asked() {
+    let place = Place::new();
+    place.rows("a.csv", 3);
+    let server = place.serve();
+    server.create("k", "a.csv").data();
+    assert_eq!(server.create("k", "none.csv").code(), 1100);
+    server.ask(&Ask::get("/v1/jobs").token(None)).problem(401, "unauthenticated");
+    for path in ["/v1/jobs/7", "/v1/jobs/8", "/nothing", "/else"] {
+        assert_eq!(server.get(path).status, 404);
+    }
+    let text = server.get("/metrics").body;
+    for line in [
+        &format!(
+            "oncelog_http_requests_total{{method=\"POST\",route=\"{CREATE}\",status=\"200\"}} 2"
+        ),
+        "oncelog_http_requests_total{method=\"GET\",route=\"/v1/jobs\",status=\"401\"} 1",
+        "oncelog_http_requests_total{method=\"GET\",route=\"/v1/jobs/{id}\",status=\"404\"} 2",
+        "oncelog_http_requests_total{method=\"(any)\",route=\"(none)\",status=\"404\"} 2",
+        "oncelog_http_refusals_total{problem=\"conflict\"} 1",
+        "oncelog_http_refusals_total{problem=\"window-full\"} 0",
+        "oncelog_http_connections_total{result=\"taken\"} 8",
+        "oncelog_http_requests 1",
+        "oncelog_http_requests_waiting 0",
+        "oncelog_http_request_seconds_count{method=\"GET\",route=\"/v1/jobs/{id}\"} 2",
+    ] {
+        assert!(text.lines().any(|of| of == line), "{line} in {text}");
+    }
+    let document = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/metrics.md");
+    let document = std::fs::read_to_string(document).unwrap();
+    let rows = document.lines().filter(|line| line.starts_with("| `oncelog_http_"));
+    let documented = rows.map(|line| {
+        let cells: Vec<&str> = line.trim_matches('|').split(" | ").map(str::trim).collect();
+        let labels = cells[3].split(';').filter_map(|label| label.split('`').nth(1));
+        let labels = labels.map(str::to_owned).collect();
+        (cells[0].trim_matches('`').to_owned(), (cells[1].to_owned(), labels, cells[4].to_owned()))
+    });
+    assert_eq!(told_of_http(&text), documented.collect());
 }
