@@ -1,6 +1,6 @@
 //! TLS: a certificate and its key, from PEM.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring;
@@ -10,10 +10,11 @@ use tokio_rustls::rustls::{ServerConfig, version};
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// What the gateway shows of itself to clients.
+/// What the gateway shows of itself to clients. Clones are one: what replaces the certificate of one
+/// of them replaces that of all.
 #[derive(Clone)]
 pub struct Tls {
-    acceptor: TlsAcceptor,
+    acceptor: Arc<RwLock<TlsAcceptor>>,
 }
 
 impl std::fmt::Debug for Tls {
@@ -47,11 +48,19 @@ impl Tls {
         let mut config =
             config.map_err(|e| refuse("the key is not that of the certificate").with_source(e))?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(Self { acceptor: TlsAcceptor::from(Arc::new(config)) })
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        Ok(Self { acceptor: Arc::new(RwLock::new(acceptor)) })
     }
 
-    pub(crate) fn acceptor(&self) -> &TlsAcceptor {
-        &self.acceptor
+    /// Takes the certificate and the key of another one, in place of its own, from the next
+    /// connection on: a gateway that has a clone needs no restart when a certificate is renewed.
+    pub fn replace(&self, other: &Self) {
+        let other = other.acceptor();
+        *self.acceptor.write().unwrap_or_else(PoisonError::into_inner) = other;
+    }
+
+    pub(crate) fn acceptor(&self) -> TlsAcceptor {
+        self.acceptor.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 

@@ -20,8 +20,8 @@ use crate::secret;
 use crate::service::Service;
 use crate::value::wait;
 
-/// Serve imports and broadcasts over HTTP, until SIGTERM or SIGINT; SIGHUP reads tokens and policy
-/// anew.
+/// Serve imports and broadcasts over HTTP, until SIGTERM or SIGINT; SIGHUP reads tokens,
+/// certificate and policy anew.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Directory of the store; made when it is absent or empty.
@@ -58,10 +58,9 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
         None => (None, Service::default()),
     };
     let service = merged(service, args);
-    let token_file = service.token_file.as_ref();
-    let token_file = token_file.ok_or_else(|| needed("token-file FILE"))?;
-    let tokens = tokens_of(token_file)?;
-    let gateway = gateway(&service, tokens.clone())?;
+    let tokens = tokens_of(&service)?;
+    let tls = tls_of(&service)?;
+    let gateway = gateway(&service, tokens.clone(), tls.clone())?;
     let roots = ImportRoots::open(&service.import_roots)?;
     let threads = gateway.blocking_threads_max().saturating_add(OWN_THREADS);
     let runtime = runtime(threads)?;
@@ -81,7 +80,7 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
     let scheme = if service.tls_certificate.is_some() { "https" } else { "http" };
     told.listening(scheme, gateway.address())?;
     let config = args.config.as_deref();
-    let serving = Serving { opening: opening.clone(), config, token_file, tokens };
+    let serving = Serving { opening: opening.clone(), config, service: &service, tokens, tls };
     let end = runtime.block_on(serving.until_told(gateway, imports, signals, &mut told));
     let closed = opening.broadcaster().and_then(|broadcaster| broadcaster.close());
     // Calls that wait still were ended by the close.
@@ -113,13 +112,24 @@ fn needed(name: &str) -> Failure {
     Failure::usage(format!("--{name}, or its line in [gateway]"))
 }
 
-fn tokens_of(file: &Path) -> Result<Tokens, Failure> {
+fn tokens_of(service: &Service) -> Result<Tokens, Failure> {
+    let file = service.token_file.as_ref().ok_or_else(|| needed("token-file FILE"))?;
     let text = String::from_utf8(secret::read(file)?)
         .map_err(|_text| Failure::usage("the token file is not UTF-8"))?;
     Ok(Tokens::parse(&text)?)
 }
 
-fn gateway(service: &Service, tokens: Tokens) -> Result<Gateway, Failure> {
+fn tls_of(service: &Service) -> Result<Option<Tls>, Failure> {
+    match (&service.tls_certificate, &service.tls_key) {
+        (Some(certificate), Some(key)) => {
+            Ok(Some(Tls::of_pem(&config::bytes_of(certificate)?, &secret::read(key)?)?))
+        }
+        (None, None) => Ok(None),
+        _ => Err(Failure::usage("tls_certificate and tls_key: expected both or none")),
+    }
+}
+
+fn gateway(service: &Service, tokens: Tokens, tls: Option<Tls>) -> Result<Gateway, Failure> {
     let listen = service.listen.as_ref().ok_or_else(|| needed("listen ADDR"))?;
     let address = listen.to_socket_addrs().ok().and_then(|mut all| all.next());
     let address =
@@ -127,13 +137,6 @@ fn gateway(service: &Service, tokens: Tokens) -> Result<Gateway, Failure> {
     if service.import_roots.is_empty() {
         return Err(needed("import-root PATH"));
     }
-    let tls = match (&service.tls_certificate, &service.tls_key) {
-        (Some(certificate), Some(key)) => {
-            Some(Tls::of_pem(&config::bytes_of(certificate)?, &secret::read(key)?)?)
-        }
-        (None, None) => None,
-        _ => return Err(Failure::usage("tls_certificate and tls_key: expected both or none")),
-    };
     Ok(Gateway::bind(address, tokens)?.limits(limits(service)).tls(tls))
 }
 
@@ -184,8 +187,9 @@ impl Signals {
 struct Serving<'a> {
     opening: Opening,
     config: Option<&'a Path>,
-    token_file: &'a Path,
+    service: &'a Service,
     tokens: Tokens,
+    tls: Option<Tls>,
 }
 
 impl Serving<'_> {
@@ -231,16 +235,25 @@ impl Serving<'_> {
         end
     }
 
-    /// Puts the tokens of their file in force, and the policy of the configuration. One that is
-    /// refused leaves what was in force as it is, and the other is not held up by it.
+    /// Puts the tokens and the certificate of their files in force, and the policy of the
+    /// configuration. One that is refused leaves what was in force as it is, and the others are not
+    /// held up by it.
     async fn refresh(&self) -> Result<(), String> {
-        let tokens = tokens_of(self.token_file).map(|read| self.tokens.replace(&read));
-        let tokens = tokens.map_err(|failure| {
-            format!("the tokens stay: {}", crate::render::failure(&failure, false))
+        let tokens = tokens_of(self.service).map(|read| self.tokens.replace(&read));
+        let certificate = tls_of(self.service).map(|read| {
+            if let (Some(own), Some(read)) = (&self.tls, &read) {
+                own.replace(read);
+            }
         });
-        let policy = self.refresh_policy().await;
-        let policy = policy.map_err(|why| format!("the policy stays: {why}"));
-        let refused: Vec<String> = [tokens, policy].into_iter().filter_map(Result::err).collect();
+        let told = |failure| crate::render::failure(&failure, false);
+        let refused = [
+            ("the tokens stay", tokens.map_err(told)),
+            ("the certificate stays", certificate.map_err(told)),
+            ("the policy stays", self.refresh_policy().await),
+        ];
+        let refused: Vec<String> = (refused.into_iter())
+            .filter_map(|(what, end)| end.err().map(|why| format!("{what}: {why}")))
+            .collect();
         if refused.is_empty() { Ok(()) } else { Err(refused.join("; ")) }
     }
 

@@ -54,6 +54,15 @@ fn a_policy_is_read_anew_at_a_hang_up_and_a_broken_one_changes_nothing() {
     assert_eq!(refused["did"], "refused");
     assert!(refused["reason"].as_str().unwrap().contains("task_retention"), "{refused}");
     assert_eq!(count(&server), 7);
+    // The tokens are in force all the same.
+    std::fs::write(place.dir.path().join("tokens"), "new-token\n").unwrap();
+    server.signal(Signal::HUP);
+    let refused = server.told();
+    assert_eq!(refused["did"], "refused");
+    assert!(!refused["reason"].as_str().unwrap().contains("the tokens"), "{refused}");
+    assert_eq!(server.get("/v1/config").status, 401);
+    let config = server.ask(&Ask::get("/v1/config").token(Some("new-token"))).json();
+    assert_eq!(config["retention"]["window_count_max"], 7);
 }
 
 /// A token that is gone from the file is of no use on a connection that stays, either; a file that
