@@ -152,7 +152,7 @@ fn imported(dir: &Path, file: &Path, rows: usize, vchannels: Option<u32>) -> f64
         report = Some(imports.run(&broadcaster, request, &call, &mut |_| {}).unwrap());
     });
     let report = report.expect("it was run");
-    assert_eq!(report.rows, u64::try_from(rows).unwrap());
+    assert_eq!(report.rows, u64::try_from(rows).unwrap(), "{}", report.reason);
     broadcaster.close().unwrap();
     taken
 }
@@ -169,10 +169,20 @@ fn most_memory(work: impl FnOnce()) -> f64 {
             }
             most
         });
+        let over = Over(&is_over);
         work();
-        is_over.store(true, Ordering::Relaxed);
+        drop(over);
         looks.join().unwrap() - before
     })
+}
+
+/// Says that it is over, also where that is by a panic: nobody looks on for ever.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Anonymous memory of this process in bytes: without the files that it has mapped.
