@@ -53,8 +53,9 @@ pub(crate) fn vectors(path: &Path, rows: usize) {
                 drawn ^= drawn << 13;
                 drawn ^= drawn >> 7;
                 drawn ^= drawn << 17;
-                let bits = u16::try_from(drawn >> 48).unwrap();
-                vectors.values().append_value(f32::from(bits) / 65_536.0);
+                // From 1 to 2, with every bit of the fraction drawn: no two of them are likely one.
+                let fraction = u32::try_from(drawn >> 41).unwrap();
+                vectors.values().append_value(f32::from_bits(0x3F80_0000 | fraction));
             }
             vectors.append(true);
         }
