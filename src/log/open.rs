@@ -166,6 +166,7 @@ fn resume(
         used: judged.used.max(segment.end),
         size: segment.facts.size,
         bare: judged.bare,
+        ended_at: ended_at(segment, judged),
         sealed: judged.state == TailState::Sealed,
         counter: slot.map_or(0, |slot| slot.counter),
         found: slot,
@@ -231,6 +232,17 @@ fn identify(shared: &Shared, survey: &Survey, uuid: Uuid) -> Result<()> {
 fn is_closed_to_frames(segment: &Segment, judged: &survey::Tail) -> bool {
     let version = (segment.header.minor, segment.header.compat);
     judged.state != TailState::Clean || version != (MINOR, 0)
+}
+
+/// Where a tail that takes no more frames ends, but for one that was sealed, which was cut then.
+fn ended_at(segment: &Segment, judged: &survey::Tail) -> Option<u64> {
+    match judged.state {
+        _ if judged.bare => Some(FRAMES_OFFSET),
+        TailState::Sealed => None,
+        TailState::Torn | TailState::Clean => {
+            is_closed_to_frames(segment, judged).then_some(segment.end)
+        }
+    }
 }
 
 impl SegmentRef {

@@ -9,7 +9,8 @@
 //! It has a name of its own and outlives a close: when the log is opened again, others may have
 //! taken every block there was. What is found then is kept only where it holds no header: one that
 //! does was named as a segment by a process that was killed at it, and may still be that segment.
-//! Another one is made then, of the blocks that come free or that a bare tail gives back.
+//! Another one is made then, of the blocks that come free or that a tail gives back which takes
+//! no more frames: a bare one, or one whose last write was torn.
 
 mod making;
 
@@ -21,7 +22,7 @@ use super::Log;
 use super::options::Batch;
 use super::pending::Pending;
 use super::roll::{Source, next_size};
-use super::spare::Spare;
+use super::spare::{BLOCK_BYTES, Spare};
 use super::writer::{Gate, Guard, Shared};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{Io, OpenHow};
@@ -34,10 +35,11 @@ pub(crate) const RESERVE_NAME: &str = "reserve.spare";
 /// Most bytes that a reserve holds: it becomes a segment.
 pub(crate) const RESERVED_MAX: u64 = SEGMENT_BYTES_MAX - FRAMES_OFFSET;
 
-/// What a reserve holds where so many bytes were promised: who is killed while it becomes the tail
-/// may leave a bare one, whose header and slots stay, and the next reserve is made of the rest.
-fn with_bare(promised: u64) -> u64 {
-    promised.saturating_add(FRAMES_OFFSET).min(RESERVED_MAX)
+/// What a reserve holds where so many bytes were promised: who is killed when it becomes the tail
+/// may leave one that takes no more frames. Its header and slots stay, and the next reserve is made
+/// of the rest; the block of its last frame is of use to neither.
+fn with_rest(promised: u64) -> u64 {
+    promised.saturating_add(FRAMES_OFFSET).saturating_add(BLOCK_BYTES).min(RESERVED_MAX)
 }
 
 /// What a batch is to a log that keeps a reserve.
@@ -160,7 +162,7 @@ impl Gate {
             #[cfg(planted)]
             Use::New(_) if crate::planted::is_active(crate::planted::Bug::ReserveSpent) => None,
             Use::New(promised) => {
-                let all = with_bare(promised);
+                let all = with_rest(promised);
                 (!self.is_reserved(all)).then_some(all)
             }
             // What follows goes into the tail up to the first batch that does not fit there, and
@@ -179,7 +181,7 @@ impl Gate {
     pub(crate) fn helpful_reserve(&self, bytes: u64, usage: Use) -> Option<u64> {
         match usage.within() {
             // It takes blocks, and gives those of a smaller one back when it has its name.
-            Use::New(promised) => self.kept.making.then(|| with_bare(promised)),
+            Use::New(promised) => self.kept.making.then(|| with_rest(promised)),
             Use::Ending(0) => None,
             // Smaller than a segment, it may find space where none does.
             Use::Ending(left) => {
@@ -306,7 +308,7 @@ impl Log {
     /// trimmed; `Poisoned`, `Closed`.
     pub(crate) fn promise(&self, bytes: u64) -> Result<()> {
         let bytes = bytes.min(RESERVED_MAX);
-        self.handle.shared.keep(Sizes { all: with_bare(bytes), least: bytes })
+        self.handle.shared.keep(Sizes { all: with_rest(bytes), least: bytes })
     }
 
     /// Makes a reserve that holds so many bytes, where there is none, for a batch that lacks it.
@@ -326,7 +328,7 @@ impl Log {
         while gate.rolling || gate.kept.is_making() {
             gate = shared.wait(gate);
         }
-        let needed = next_size(0, with_bare(promised), shared.segment_bytes_max);
+        let needed = next_size(0, with_rest(promised), shared.segment_bytes_max);
         if let Some(spare) = gate.kept.take() {
             if spare.size > needed {
                 // Nobody makes another one of that name meanwhile.

@@ -200,8 +200,8 @@ impl Shared {
         let size = next_size(tail.size, batch, self.segment_bytes_max);
         match self.prepare(ready, number, (size, batch), reserve) {
             // Its blocks are what the next one lacks: not even a trim could make room else.
-            Err((ready, e)) if tail.bare && e.kind() == ErrorKind::StoreFull => {
-                tail.cut_bare();
+            Err((ready, e)) if tail.ended_at.is_some() && e.kind() == ErrorKind::StoreFull => {
+                tail.cut_ended();
                 self.prepare(ready, number, (least_size(batch), batch), reserve)
             }
             made => made,
@@ -288,11 +288,13 @@ impl Gate {
 }
 
 impl Tail {
-    /// Gives back what a bare tail holds after its slots; sealing it cuts the same. A failure is
-    /// told then.
-    pub(super) fn cut_bare(&mut self) {
-        if let Err(e) = self.file.set_len(FRAMES_OFFSET) {
-            self.told.push(Told::ZerosStay(self.path.clone(), e));
+    /// Gives back what a tail that takes no more frames holds behind them: zeros, and what a kill
+    /// or a power loss has torn. Sealing it syncs that.
+    pub(super) fn cut_ended(&mut self) {
+        let Some(end) = self.ended_at.take() else { return };
+        match self.file.set_len(end) {
+            Ok(()) => self.used = self.used.min(end),
+            Err(e) => self.told.push(Told::ZerosStay(self.path.clone(), e)),
         }
     }
 

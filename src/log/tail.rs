@@ -32,6 +32,9 @@ pub(crate) struct Tail {
     pub(crate) size: u64,
     /// Nothing shows that its name is durable: nothing is written into it.
     pub(crate) bare: bool,
+    /// It takes no more frames, and nothing that stands from here on is of a record: its blocks may
+    /// be what the next segment lacks.
+    pub(crate) ended_at: Option<u64>,
     /// A footer stands after the last byte.
     pub(crate) sealed: bool,
     /// Counter of the newest slot.
@@ -58,6 +61,7 @@ impl Tail {
             used: FRAMES_OFFSET,
             size: segment.size,
             bare: false,
+            ended_at: None,
             sealed: false,
             counter: 1,
             found: None,

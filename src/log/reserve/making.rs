@@ -112,8 +112,8 @@ impl Shared {
         if least < doubled && self.make_if_fits(least)?.is_none() {
             return Ok(());
         }
-        // A process that was killed while its reserve became the tail left the blocks there.
-        if self.cut_bare()? && self.make_if_fits(least)?.is_none() {
+        // A process that was killed when its reserve became the tail left the blocks there.
+        if self.cut_ended()? && self.make_if_fits(least)?.is_none() {
             return Ok(());
         }
         if sizes.least < all && !self.gate().is_reserved(sizes.least) {
@@ -132,13 +132,13 @@ impl Shared {
         }
     }
 
-    /// Gives back what a bare tail holds; false where the tail is none. It is to be rolled before
-    /// anything is written.
-    fn cut_bare(&self) -> Result<bool> {
+    /// Gives back what a tail that takes no more frames holds behind them; false where it takes
+    /// some. It is to be rolled before anything is written.
+    fn cut_ended(&self) -> Result<bool> {
         let (gate, tail) = self.take_tail(self.gate());
-        let is_cut = tail.bare && gate.check_open().is_ok();
+        let is_cut = tail.ended_at.is_some() && gate.check_open().is_ok();
         let (mut gate, tail) = if is_cut {
-            let (gate, tail, ()) = self.with_tail(gate, tail, Tail::cut_bare);
+            let (gate, tail, ()) = self.with_tail(gate, tail, Tail::cut_ended);
             (gate, tail)
         } else {
             (gate, tail)

@@ -71,7 +71,7 @@ fn new_work_waits_for_a_reserve_that_is_being_made_where_a_segment_finds_no_spac
     shared.gate().kept.making = true;
     // Who holds a lock is told to wait without it.
     let taken = hand_over(&log, 2_000, Use::New(1));
-    assert!(matches!(taken, Ok(Taken::Lacks(bytes)) if bytes == with_bare(1)), "{taken:?}");
+    assert!(matches!(taken, Ok(Taken::Lacks(bytes)) if bytes == with_rest(1)), "{taken:?}");
     let records: &[&[u8]] = &[&[7; 2_000]];
     let batch = Batch { kind: RecordKind::CONTROL, records };
     std::thread::scope(|scope| {
@@ -154,4 +154,44 @@ fn a_reserve_that_a_kill_takes_is_made_again_for_all_that_was_promised() {
             }
         }
     }
+}
+
+/// The frames of a write that a kill tore close the tail, which had become of the reserve: nothing
+/// was left to make another one of.
+#[test]
+fn a_reserve_whose_first_batch_a_kill_tears_is_made_again_for_all_that_was_promised() {
+    const FRAME: u64 = 256;
+    const BATCH: usize = 10_000;
+    let len = usize::try_from(FRAME - oncelog_format::frame_len(0)).unwrap();
+    let mut torn = 0;
+    for promised in [BATCH as u64 + FRAME, RESERVED / 2, RESERVED - FRAMES_OFFSET, RESERVED + 1] {
+        let io = MemIo::default();
+        let (log, _) = Log::open("/log", &small(&io)).unwrap();
+        fill_up(&log, &io);
+        io.set_free_blocks(None);
+        log.promise(promised).unwrap();
+        io.set_free_blocks(Some(0));
+        let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let notes = Arc::clone(&seen);
+        io.observe(move |machine, _| notes.lock().unwrap().push(machine.clone()));
+        let taken = hand_over(&log, BATCH, Use::Ending(0)).unwrap();
+        let Taken::In(pending) = taken else { panic!("{promised}: {taken:?}") };
+        let pending_lsn = pending.wait().unwrap().first;
+        io.unobserve();
+        for (nth, machine) in std::mem::take(&mut *seen.lock().unwrap()).into_iter().enumerate() {
+            let what = format!("{promised}, point {nth}");
+            let io = MemIo::new(machine);
+            let (log, report) = Log::open("/log", &small(&io)).unwrap();
+            torn += u32::from(report.torn.is_some());
+            let kept = log.promise(promised).map_err(|e| e.kind());
+            assert!(matches!(kept, Ok(()) | Err(ErrorKind::StoreFull)), "{what}: {kept:?}");
+            let is_whole = report.last_lsn >= Some(pending_lsn);
+            let left = if is_whole { promised - BATCH as u64 - FRAME } else { promised };
+            for record in 0..left / FRAME {
+                let taken = hand_over(&log, len, Use::Ending(0));
+                assert!(matches!(taken, Ok(Taken::In(_))), "{what}, record {record}: {taken:?}");
+            }
+        }
+    }
+    assert!(torn >= 4, "{torn} torn");
 }
