@@ -22,7 +22,7 @@ mod service;
 mod table;
 
 use std::fs::File;
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -77,6 +77,7 @@ fn narrow(scale: &Scale, table: &mut Table) {
     let rate = |seconds: f64| float(rows) / seconds / 1e6;
     let name = format!("I1 Parquet, 3 columns, {VCHANNELS} vchannels");
     table.row(&name, "M rows/s", rate(taken.raw), rate(taken.import));
+    table.alone(format!("{name}, as much written and synced"), "M rows/s", rate(taken.disk));
     table.alone(format!("{name}, memory at most"), "MiB", taken.memory / MIB);
 }
 
@@ -88,8 +89,10 @@ fn vectors(scale: &Scale, table: &mut Table) {
     let bytes = u32::try_from(file.metadata().unwrap().len()).expect("a file of a bench");
     let taken = rounds(scale, dir.path(), &file, rows, None);
     let rate = |seconds: f64| f64::from(bytes) / seconds / 1e6;
-    table.row("I2 Parquet, vectors of 768", "MB/s", rate(taken.raw), rate(taken.import));
-    table.alone("I2 Parquet, vectors of 768, memory at most", "MiB", taken.memory / MIB);
+    let name = "I2 Parquet, vectors of 768";
+    table.row(name, "MB/s", rate(taken.raw), rate(taken.import));
+    table.alone(format!("{name}, as much written and synced"), "MB/s", rate(taken.disk));
+    table.alone(format!("{name}, memory at most"), "MiB", taken.memory / MIB);
 }
 
 /// The narrow file as text.
@@ -104,24 +107,40 @@ fn text(scale: &Scale, table: &mut Table) {
 
 /// What a file took.
 struct Taken {
-    /// Seconds of a pass over it, and of its import.
+    /// Seconds of a pass over it, of writing and syncing as much, and of its import.
     raw: f64,
+    disk: f64,
     import: f64,
     /// The most anonymous memory that an import added, in bytes.
     memory: f64,
 }
 
 fn rounds(scale: &Scale, dir: &Path, file: &Path, rows: usize, vchannels: Option<u32>) -> Taken {
-    let (mut raw, mut import, mut memory) = (Vec::new(), Vec::new(), 0.0_f64);
+    let (mut raw, mut disk, mut import, mut memory) = (vec![], vec![], vec![], 0.0_f64);
     for _ in 0..scale.rounds() {
         raw.push(seconds(|| assert_eq!(hashed(file).len(), 32)));
+        disk.push(seconds(|| written(file, &dir.join("as_much"))));
+        std::fs::remove_file(dir.join("as_much")).unwrap();
         let store = tempfile::tempdir_in(dir).unwrap();
         let most = most_memory(|| {
             import.push(imported(&store.path().join("store"), file, rows, vchannels));
         });
         memory = memory.max(most);
     }
-    Taken { raw: median(raw), import: median(import), memory }
+    Taken { raw: median(raw), disk: median(disk), import: median(import), memory }
+}
+
+/// Writes the bytes of a file elsewhere, and syncs them once.
+fn written(file: &Path, to: &Path) {
+    let (mut source, mut to) = (File::open(file).unwrap(), File::create(to).unwrap());
+    let mut buffer = vec![0; 1 << 20];
+    loop {
+        let n = source.read(&mut buffer).unwrap();
+        if n == 0 {
+            break to.sync_all().unwrap();
+        }
+        to.write_all(buffer.get(..n).expect("a read fills no more than its buffer")).unwrap();
+    }
 }
 
 /// A pass over a file.
