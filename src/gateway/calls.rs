@@ -54,7 +54,9 @@ impl Calls {
             let _place = (place, waits);
             call()
         };
-        ended(tokio::task::spawn_blocking(call).await)
+        // It panicked, or the runtime ends before it began: what it did is not known.
+        let unknown = Refusal::new(&Row::OUTCOME_UNKNOWN, "");
+        tokio::task::spawn_blocking(call).await.unwrap_or(Err(unknown))
     }
 
     /// Makes a call that only looks.
@@ -74,11 +76,23 @@ impl Calls {
             let _place = place;
             call()
         };
-        ended(tokio::task::spawn_blocking(call).await)
+        // There is nothing that it could have done.
+        let broken = Refusal::new(&Row::INTERNAL, "the call did not end");
+        tokio::task::spawn_blocking(call).await.unwrap_or(Err(broken))
     }
 }
 
-fn ended<T>(end: Result<Result<T, Refusal>, tokio::task::JoinError>) -> Result<T, Refusal> {
-    // It panicked, or the runtime ends before it began: what it did is not known.
-    end.unwrap_or_else(|_join| Err(Refusal::new(&Row::OUTCOME_UNKNOWN, "")))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_panics_may_have_done_something_unless_it_only_looks() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let calls = Calls::new(1, GatewayCounts::default());
+        let panics = || -> Result<(), Refusal> { panic!("of a test") };
+        let row_of = |end: Result<(), Refusal>| end.unwrap_err().row;
+        assert_eq!(*row_of(runtime.block_on(calls.wait(panics))), Row::OUTCOME_UNKNOWN);
+        assert_eq!(*row_of(runtime.block_on(calls.look(panics))), Row::INTERNAL);
+    }
 }

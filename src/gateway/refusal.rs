@@ -77,7 +77,7 @@ rows! {
         "The data is of a version that is not known";
     RECOVERING: "recovering", "Recovering", 503, 1, true, "The store is being opened";
     OUTCOME_UNKNOWN: "outcome-unknown", "OutcomeUnknown", 503, 12_004, true,
-        "It is not known whether the request was accepted: send it again, with the same key";
+        "It is not known whether the request was accepted";
     STORE_FULL: "store-full", "StoreFull", 503, 12_005, true, "There is no space";
     UNAVAILABLE: "unavailable", "Busy", 503, 2, true, "The store takes no work at this moment";
     TOO_MANY: "too-many-requests", "Busy", 503, 4, true, "Too many requests are under way";
@@ -107,10 +107,36 @@ impl Row {
     }
 }
 
+/// Behind what is told of work without a key that may have been accepted.
+const ONCE: &str = "without a key it must not be sent again, because it may then be done twice";
+
+/// Says whether nothing was accepted where a call ended so: what comes behind that names its
+/// broadcast, or is one of the other kinds.
+fn is_before_acceptance(error: &Error) -> bool {
+    let refuses = matches!(
+        error.kind(),
+        ErrorKind::InvalidInput
+            | ErrorKind::Conflict
+            | ErrorKind::WindowFull
+            | ErrorKind::StoreFull
+            | ErrorKind::Pinned
+            | ErrorKind::Limit
+            | ErrorKind::LockTimeout
+            | ErrorKind::Busy
+            | ErrorKind::Recovering
+            | ErrorKind::Io
+    );
+    refuses && error.broadcast_id().is_none()
+}
+
 /// Why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refusal {
     pub(crate) row: &'static Row,
+    /// Something of the request may stand.
+    may_stand: bool,
+    /// The request must not be sent again as it is, whatever its kind says.
+    once: bool,
     detail: Cow<'static, str>,
     fields: Vec<String>,
     broadcast: Option<BroadcastId>,
@@ -122,6 +148,8 @@ impl Refusal {
     pub(crate) fn new(row: &'static Row, detail: impl Into<Cow<'static, str>>) -> Self {
         Self {
             row,
+            may_stand: *row == Row::OUTCOME_UNKNOWN,
+            once: false,
             detail: detail.into(),
             fields: Vec::new(),
             broadcast: None,
@@ -146,18 +174,36 @@ impl Refusal {
             fields: error.fields().to_vec(),
             broadcast: error.broadcast_id(),
             retry_after: error.retry_after(),
+            may_stand: !is_before_acceptance(error),
             ..Self::new(Row::of(error), told)
         }
+    }
+
+    /// The same, of work without a key: what may have been accepted must not be sent again, as no
+    /// key says that it is the same.
+    pub(crate) fn keyless(mut self) -> Self {
+        self.once = self.may_stand && self.row.retryable;
+        if self.once {
+            self.detail = format!("{}: {ONCE}", self.told()).into();
+        }
+        self
     }
 
     fn told(&self) -> &str {
         if self.detail.is_empty() { self.row.title } else { &self.detail }
     }
 
+    /// Whether the same request may succeed later, and does nothing twice.
+    fn is_retryable(&self) -> bool {
+        self.row.retryable && !self.once
+    }
+
     /// The whole seconds behind which it may help to ask again.
     fn retry_after_seconds(&self) -> Option<u64> {
-        let after = self.retry_after.filter(|_| self.row.retryable);
-        let after = after.or_else(|| self.row.retryable.then_some(Duration::from_secs(1)))?;
+        if !self.is_retryable() {
+            return None;
+        }
+        let after = self.retry_after.unwrap_or(Duration::from_secs(1));
         let up = u64::from(after.subsec_nanos() > 0);
         Some(after.as_secs().saturating_add(up).max(1))
     }
@@ -211,14 +257,14 @@ impl Refusal {
     fn data(&self) -> Map<String, Value> {
         let mut data = Map::new();
         data.insert("kind".into(), json!(self.row.kind));
-        data.insert("retryable".into(), json!(self.row.retryable));
+        data.insert("retryable".into(), json!(self.is_retryable()));
         if !self.fields.is_empty() {
             data.insert("fields".into(), json!(self.fields));
         }
         if let Some(id) = self.broadcast {
             data.insert("broadcast_id".into(), json!(id.to_string()));
         }
-        if let Some(after) = self.retry_after {
+        if let Some(after) = self.retry_after.filter(|_| !self.once) {
             let after_ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
             data.insert("retry_after_ms".into(), json!(after_ms));
         }
@@ -248,5 +294,51 @@ mod tests {
             let answer = Refusal::new(row, "").answer(Dialect::Problem);
             assert_eq!(answer.has_header("retry-after"), row.retryable, "{}", row.slug);
         }
+    }
+
+    #[test]
+    fn work_without_a_key_that_may_have_been_accepted_is_never_to_be_sent_again() {
+        for (kind, may_stand) in [
+            (ErrorKind::InvalidInput, false),
+            (ErrorKind::Conflict, false),
+            (ErrorKind::WindowFull, false),
+            (ErrorKind::StoreFull, false),
+            (ErrorKind::Pinned, false),
+            (ErrorKind::Limit, false),
+            (ErrorKind::LockTimeout, false),
+            (ErrorKind::Busy, false),
+            (ErrorKind::Recovering, false),
+            (ErrorKind::Io, false),
+            (ErrorKind::InFlight, true),
+            (ErrorKind::Parked, true),
+            (ErrorKind::OutcomeUnknown, true),
+            (ErrorKind::Poisoned, true),
+            (ErrorKind::Fenced, true),
+            (ErrorKind::Closed, true),
+        ] {
+            let refused = Error::new(kind, "x").with_retry_after(Duration::from_secs(7));
+            for (error, may_stand) in
+                [(refused.clone(), may_stand), (refused.with_broadcast(7), true)]
+            {
+                let keyed = Refusal::of(&error, "x".into());
+                let keyless = keyed.clone().keyless();
+                let told = Value::Object(keyless.data());
+                assert_eq!(keyless.row, keyed.row);
+                if !may_stand {
+                    assert_eq!(keyless, keyed, "{kind:?}");
+                    continue;
+                }
+                assert_eq!(told["retryable"], false, "{kind:?}");
+                assert_eq!(told.get("retry_after_ms").is_some(), !keyed.row.retryable, "{kind:?}");
+                assert_eq!(told.get("broadcast_id"), keyed.data().get("broadcast_id"));
+                for dialect in [Dialect::Problem, Dialect::Vectordb] {
+                    assert!(!keyless.answer(dialect).has_header("retry-after"), "{kind:?}");
+                }
+            }
+        }
+        // A call that panicked.
+        let unknown = Refusal::new(&Row::OUTCOME_UNKNOWN, "").keyless();
+        assert!(!unknown.is_retryable() && unknown.told().contains("twice"));
+        assert!(Refusal::new(&Row::TOO_MANY, "").keyless().is_retryable());
     }
 }

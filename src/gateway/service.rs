@@ -118,7 +118,10 @@ impl Service {
             asked.body = body::read(body, &self.desk.limits).await?;
         }
         *applied = asked.prefers_wait;
-        self.perform(route.call, asked).await
+        let is_keyless = route.takes_key && asked.key.is_none();
+        let end = self.perform(route.call, asked).await;
+        // Every answer to work without a key comes by here.
+        end.map_err(|refusal| if is_keyless { refusal.keyless() } else { refusal })
     }
 
     async fn perform(&self, call: Call, asked: Asked) -> Result<Answer, Refusal> {
@@ -190,6 +193,11 @@ fn of_headers(route: &Route, principal: Arc<str>, headers: &HeaderMap) -> Result
         }
         _ => false,
     };
+    if retry_failed && key.is_none() {
+        return Err(Refusal::invalid(
+            "Idempotency-Retry: expected a key, of which something failed",
+        ));
+    }
     Ok(Asked {
         principal,
         key,

@@ -146,6 +146,34 @@ fn work_that_waits_for_a_person_says_so() {
 }
 
 #[test]
+fn work_without_a_key_that_may_stand_is_not_to_be_sent_again() {
+    let gateway = Embedded::new();
+    let keyless = |of_type: &str, wait: &str| {
+        let body = json!({ "type": of_type, "vchannels": ["a"] });
+        let reply = gateway.ask(&Ask::post("/v1/broadcasts", &body).header("Prefer", wait));
+        let told = reply.json();
+        assert_eq!((told["retryable"].as_bool(), reply.header("retry-after")), (Some(false), None));
+        let detail = told["detail"].as_str().unwrap();
+        assert!(detail.contains("must not be sent again"), "{detail}");
+        (reply.status, told["broadcast_id"].as_str().map(str::to_owned))
+    };
+    let (status, first) = keyless("Door", "wait=1");
+    assert_eq!((status, first.is_some()), (409, true));
+    let (status, second) = keyless("Door", "wait=1");
+    assert_eq!((status, second != first), (409, true), "each is work of its own");
+    let (status, parked) = keyless("Parks", "wait=10");
+    assert_eq!((status, parked.is_some()), (409, true));
+    // Whether it was accepted by then is not known, or it is under way.
+    assert!([409, 503].contains(&keyless("Door", "wait=0").0));
+    let retry = Ask::post("/v1/jobs", &json!({ "collection": "c", "files": ["a.csv"] }));
+    let retry = gateway.ask(&retry.header("Idempotency-Retry", "failed-only"));
+    retry.problem(400, "invalid-input");
+    // What was refused before may be sent again.
+    let full = gateway.ask(&Ask::post("/v1/broadcasts", &json!({ "type": "Door" })));
+    assert!(!full.json()["detail"].as_str().unwrap().contains("again"));
+}
+
+#[test]
 fn what_differs_is_named_where_a_type_only_warns_of_it() {
     let gateway = Embedded::new();
     let first = gateway.ask(&asked("Warns", "p"));
