@@ -101,7 +101,8 @@ impl Place {
 /// A server, killed with its handle.
 struct Server {
     child: Child,
-    lines: Lines<BufReader<ChildStdout>>,
+    /// What it prints, unless nobody reads it any more.
+    lines: Option<Lines<BufReader<ChildStdout>>>,
     address: SocketAddr,
 }
 
@@ -110,7 +111,7 @@ impl Server {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let address = ([0, 0, 0, 0], 0).into();
-        let mut server = Self { child, lines, address };
+        let mut server = Self { child, lines: Some(lines), address };
         let listening = server.told();
         assert_eq!(listening["did"], "listening", "{listening}");
         server.address = listening["address"].as_str().unwrap().parse().unwrap();
@@ -119,7 +120,7 @@ impl Server {
 
     /// The next line that it prints.
     fn told(&mut self) -> Value {
-        let line = self.lines.next().expect("a line").unwrap();
+        let line = self.lines.as_mut().unwrap().next().expect("a line").unwrap();
         serde_json::from_str(&line).unwrap()
     }
 

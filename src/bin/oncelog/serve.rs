@@ -8,7 +8,7 @@ use oncelog::broadcast::{Opening, Options};
 use oncelog::gateway::{Gateway, Limits, Tls, Tokens};
 use oncelog::import::{ImportRoots, Imports};
 use oncelog::{CreateMode, StoreOptions};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
@@ -78,7 +78,7 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
     let opening = Opening::begin(&args.dir, store, options)?;
     let mut told = Told { out: Out::new(json), json };
     let scheme = if service.tls_certificate.is_some() { "https" } else { "http" };
-    told.listening(scheme, gateway.address())?;
+    told.listening(scheme, gateway.address());
     let config = args.config.as_deref();
     let serving = Serving { opening: opening.clone(), config, service: &service, tokens, tls };
     let end = runtime.block_on(serving.until_told(gateway, imports, signals, &mut told));
@@ -87,7 +87,7 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
     runtime.shutdown_background();
     end?;
     closed.map_err(Failure::Unclosed)?;
-    told.did("ended", "")?;
+    told.did("ended", "");
     Ok(Exit::Clean)
 }
 
@@ -215,7 +215,7 @@ impl Serving<'_> {
                 open = &mut opened, if !is_open => match open {
                     Ok(Ok(())) => {
                         is_open = true;
-                        told.did("ready", "")?;
+                        told.did("ready", "");
                     }
                     Ok(Err(error)) => break Err(config::refused_by(error, self.config)),
                     Err(_ended) => break Ok(()),
@@ -223,8 +223,8 @@ impl Serving<'_> {
                 _ = signals.terminate.recv() => break Ok(()),
                 _ = signals.interrupt.recv() => break Ok(()),
                 _ = signals.hang_up.recv() => match self.refresh().await {
-                    Ok(()) => told.did("refreshed", "")?,
-                    Err(why) => told.did("refused", &why)?,
+                    Ok(()) => told.did("refreshed", ""),
+                    Err(why) => told.did("refused", &why),
                 },
             }
         };
@@ -268,35 +268,29 @@ impl Serving<'_> {
     }
 }
 
-/// What an operator is told, a line each.
+/// What an operator is told, a line each. That nobody reads it, or that it finds no space, ends no
+/// service.
 struct Told {
     out: Out,
     json: bool,
 }
 
 impl Told {
-    fn listening(&mut self, scheme: &str, address: SocketAddr) -> Result<(), Failure> {
+    fn listening(&mut self, scheme: &str, address: SocketAddr) {
         let url = format!("{scheme}://{address}");
-        if self.json {
-            self.out.object(&json!({
-                "did": "listening",
-                "address": address.to_string(),
-                "url": url,
-            }))?;
-        } else {
-            self.out.line(&format!("listening on {url}"))?;
-        }
-        self.out.flush()
+        let object = json!({ "did": "listening", "address": address.to_string(), "url": url });
+        self.tell(&object, &format!("listening on {url}"));
     }
 
-    fn did(&mut self, what: &str, why: &str) -> Result<(), Failure> {
-        if self.json {
-            let why = (!why.is_empty()).then_some(why);
-            self.out.object(&json!({ "did": what, "reason": why }))?;
-        } else {
-            let gap = if why.is_empty() { "" } else { ": " };
-            self.out.line(&format!("{what}{gap}{why}"))?;
-        }
-        self.out.flush()
+    fn did(&mut self, what: &str, why: &str) {
+        let gap = if why.is_empty() { "" } else { ": " };
+        let reason = (!why.is_empty()).then_some(why);
+        self.tell(&json!({ "did": what, "reason": reason }), &format!("{what}{gap}{why}"));
+    }
+
+    fn tell(&mut self, object: &Value, line: &str) {
+        let told = if self.json { self.out.object(object) } else { self.out.line(line) };
+        // The next line is tried again.
+        drop(told.and_then(|()| self.out.flush()));
     }
 }

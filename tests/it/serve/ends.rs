@@ -65,6 +65,27 @@ fn a_policy_is_read_anew_at_a_hang_up_and_a_broken_one_changes_nothing() {
     assert_eq!(config["retention"]["window_count_max"], 7);
 }
 
+/// What it prints is told to whoever reads it: that nobody does ends nothing, and is no reason to
+/// leave requests that are under way.
+#[test]
+fn a_server_whose_output_nobody_reads_goes_on_and_ends_as_it_is_told_to() {
+    let place = Place::new();
+    let mut server = place.serve();
+    server.lines = None;
+    let list = |token: &str| server.ask(&Ask::get("/v1/jobs").token(Some(token))).status;
+    for token in ["first-token", "second-token"] {
+        std::fs::write(place.dir.path().join("tokens"), format!("{token}\n")).unwrap();
+        server.signal(Signal::HUP);
+        while list(token) != 200 {}
+    }
+    // One that is refused is told, too.
+    std::fs::write(place.dir.path().join("tokens"), "").unwrap();
+    server.signal(Signal::HUP);
+    assert_eq!(list("second-token"), 200);
+    server.signal(Signal::TERM);
+    assert!(server.child.wait().unwrap().success());
+}
+
 /// A token that is gone from the file is of no use on a connection that stays, either; a file that
 /// is refused changes nothing, and does not hold up the policy.
 #[test]
