@@ -11,7 +11,9 @@ use super::answer::{Answer, time};
 use super::desk::{Asked, Desk, identity, refused};
 use super::refusal::{Refusal, Row};
 use crate::broadcast::{Answer as Broadcasted, BroadcastId, Broadcaster, Job, State, TaskState};
-use crate::import::{ImportCall, ImportJob, ImportRequest, JobLook, is_under_way, principal_of};
+use crate::import::{
+    ImportCall, ImportJob, ImportRequest, JobLook, is_under_way, known, principal_of,
+};
 
 /// Most jobs of one page, and how many there are where nothing is asked.
 const PAGE_MAX: u64 = 1000;
@@ -31,20 +33,28 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    fn request(self, desk: &Desk) -> Result<ImportRequest, Refusal> {
+    /// Refuses what is above a limit, unless its key is known: that is answered, whatever the limits
+    /// are by now.
+    fn check(&self, desk: &Desk, asked: &Asked, broadcaster: &Broadcaster) -> Result<(), Refusal> {
         let max = desk.limits.files_max;
         let count = self.sets.iter().map(Vec::len).sum::<usize>();
-        if count > max {
-            let what = format!("expected at most {max} files, found {count}");
-            return Err(Refusal::new(&Row::LIMIT, what));
+        let is_known =
+            |key: &String| known(broadcaster, &self.collection, &asked.principal, key).is_some();
+        if count <= max || asked.key.as_ref().is_some_and(is_known) {
+            return Ok(());
         }
+        let what = format!("expected at most {max} files, found {count}");
+        Err(Refusal::new(&Row::LIMIT, what))
+    }
+
+    fn request(self) -> ImportRequest {
         let vchannels = self.vchannels.map(|count| u32::try_from(count).unwrap_or(u32::MAX));
         let paths = |set: Vec<String>| set.into_iter().map(PathBuf::from).collect();
         let sets = self.sets.into_iter().map(paths).collect();
-        Ok(ImportRequest::of_sets(self.collection, sets)
+        ImportRequest::of_sets(self.collection, sets)
             .partition(self.partition)
             .primary_key(self.primary_key)
-            .vchannels(vchannels))
+            .vchannels(vchannels)
     }
 }
 
@@ -55,8 +65,9 @@ pub(crate) fn submit(
     wanted: Wanted,
     wait: Duration,
 ) -> Result<(Broadcaster, Broadcasted), Refusal> {
-    let request = wanted.request(desk)?;
     let broadcaster = desk.broadcaster()?;
+    wanted.check(desk, asked, &broadcaster)?;
+    let request = wanted.request();
     let call = ImportCall::of(&*asked.principal)
         .key(asked.key.clone())
         .wait(Some(wait))

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use oncelog_format::control::Collection;
-use oncelog_format::message::{Resource, Scope};
+use oncelog_format::message::{Fingerprint, Resource, Scope};
 
 use super::jobs::ImportCall;
 use super::kind::IMPORT;
-use super::request::ImportRequest;
+use super::request::{ImportRequest, ROOT, RequestRoot};
 #[cfg(feature = "gateway")]
 use crate::broadcast::Job;
 use crate::broadcast::{Answer, Broadcaster, CollectionSpec, Identity, Request, State};
@@ -89,6 +89,37 @@ pub(crate) fn key_scope(collection: &Collection, principal: &str, key: &str) -> 
         generation: collection.generation,
         client_key: key.as_bytes().to_vec(),
     }
+}
+
+/// What a key that is known was accepted for.
+#[derive(Debug)]
+pub(crate) struct Known {
+    /// The root of its files.
+    pub(super) root: Option<RequestRoot>,
+}
+
+/// What the key of a call was accepted for; `None` where it is not known.
+pub(crate) fn known(
+    broadcaster: &Broadcaster,
+    collection: &str,
+    principal: &str,
+    key: &str,
+) -> Option<Known> {
+    let owner = broadcaster.read(|state, now_ms| {
+        let found = state.collection_named(collection)?;
+        let id = state.owner(&key_scope(found, principal, key))?;
+        if state.is_over(id, now_ms) {
+            return None;
+        }
+        let of_job = state.job(id).map(|job| Arc::clone(&job.accepted));
+        Some(of_job.or_else(|| Some(Arc::clone(&state.task(id)?.accepted))))
+    })?;
+    let root = owner.and_then(|accepted| {
+        let path = ImportRequest::decode(&accepted.payload).ok()?.0.root()?.to_owned();
+        let has_root = |print: &Fingerprint| print.fields.iter().any(|field| field.name == ROOT);
+        Some(RequestRoot { path, is_first: !has_root(&accepted.fingerprint) })
+    });
+    Some(Known { root })
 }
 
 /// Whether an import of this key was accepted and its job is not made yet.

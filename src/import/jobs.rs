@@ -195,21 +195,20 @@ impl Imports {
         request: ImportRequest,
         call: &ImportCall,
     ) -> Result<Answer> {
-        let request = match self.roots() {
-            Some(roots) => request.below(roots)?,
-            None => {
-                let base = std::env::current_dir();
-                let what = "the current directory";
-                let base = base.map_err(|e| Error::new(ErrorKind::Io, what).with_source(e))?;
-                request.normalised(&base)?
-            }
-        };
         if let Some(key) = &call.key {
             check_client_key(key.as_bytes())?;
         }
         let (clock, jobs) = (SystemClock::default(), broadcaster.jobs());
         let start = clock.monotonic();
-        let answer = asking::submit(broadcaster, &request, call)?;
+        let answer = loop {
+            let (request, is_known) = self.placed(broadcaster, request.clone(), call)?;
+            let answer = asking::submit(broadcaster, &request, call);
+            // A key whose time is over meanwhile is a new one.
+            let is_stale = is_known && Self::known(broadcaster, &request, call).is_none();
+            if !is_stale || !answer.as_ref().is_err_and(|e| e.kind() == ErrorKind::InvalidInput) {
+                break answer?;
+            }
+        };
         if answer.duplicated {
             if call.retry_failed && is_failed(&jobs, answer.id) {
                 let waited = clock.monotonic().saturating_sub(start);
@@ -221,6 +220,35 @@ impl Imports {
             }
         }
         Ok(answer)
+    }
+
+    fn known(
+        broadcaster: &Broadcaster,
+        request: &ImportRequest,
+        call: &ImportCall,
+    ) -> Option<asking::Known> {
+        let key = call.key.as_ref()?;
+        asking::known(broadcaster, &request.collection, &call.principal, key)
+    }
+
+    /// The request with its paths where they begin, and whether its key is known: then nothing of
+    /// it is refused here.
+    fn placed(
+        &self,
+        broadcaster: &Broadcaster,
+        request: ImportRequest,
+        call: &ImportCall,
+    ) -> Result<(ImportRequest, bool)> {
+        let Some(roots) = self.roots() else {
+            let base = std::env::current_dir();
+            let what = "the current directory";
+            let base = base.map_err(|e| Error::new(ErrorKind::Io, what).with_source(e))?;
+            return Ok((request.normalised(&base)?, false));
+        };
+        match Self::known(broadcaster, &request, call) {
+            Some(known) => Ok((request.again(roots, known.root.as_ref()), true)),
+            None => Ok((request.below(roots)?, false)),
+        }
     }
 
     /// Runs an import to its end.

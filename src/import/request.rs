@@ -23,6 +23,9 @@ pub const COLLECTION_VCHANNELS_MAX: u32 = 1024;
 /// Most files of a column set: each is open while the rows of the set are read.
 pub(crate) const SET_FILE_COUNT_MAX: usize = 256;
 
+/// The field of a fingerprint that names the root, where that was not the first.
+pub(super) const ROOT: &str = "root";
+
 /// An import as its caller asks for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -47,6 +50,15 @@ pub(crate) struct RequestRoot {
     pub(crate) path: PathBuf,
     /// It is the one that relative paths mean: wherever it is, the request is the same.
     pub(crate) is_first: bool,
+}
+
+impl RequestRoot {
+    /// The path from here of one that is absolute and lies below.
+    fn rest_of(&self, path: &Path) -> Option<PathBuf> {
+        let path = roots::normalised(path)?;
+        let rest = path.strip_prefix(&self.path).ok()?;
+        rest.file_name().is_some().then(|| rest.to_owned())
+    }
 }
 
 impl ImportRequest {
@@ -136,6 +148,30 @@ impl ImportRequest {
         }
         self.root = Some(RequestRoot { path, is_first: number == 0 });
         self.check()
+    }
+
+    /// The request under a key that is known, whatever is configured by now: a path that lies below
+    /// the root that the key was accepted with does so still, and one that lies nowhere stays as it
+    /// is, which makes it another request.
+    pub(crate) fn again(mut self, roots: &ImportRoots, accepted: Option<&RequestRoot>) -> Self {
+        let mut root: Option<RequestRoot> = None;
+        for path in self.sets.iter_mut().flatten() {
+            let below = accepted.and_then(|root| Some((root.clone(), root.rest_of(path)?)));
+            let located = below.or_else(|| {
+                let (number, rest) = roots.locate(path)?;
+                let path = roots.path(number)?.to_owned();
+                let own = RequestRoot { path, is_first: number == 0 };
+                // It counts as it did then, wherever it stands among the roots.
+                let own = accepted.filter(|root| root.path == own.path).cloned().unwrap_or(own);
+                Some((own, rest))
+            });
+            let Some((of, rest)) = located else { continue };
+            if *root.get_or_insert_with(|| of.clone()) == of {
+                *path = rest;
+            }
+        }
+        self.root = root.or_else(|| accepted.cloned());
+        self
     }
 
     fn check(self) -> Result<Self> {
@@ -236,7 +272,7 @@ impl ImportRequest {
             ("vchannels".to_owned(), count.unwrap_or_default()),
         ]);
         if let Some(root) = self.root.as_ref().filter(|root| !root.is_first) {
-            fields.insert("root".to_owned(), root.path.as_os_str().as_encoded_bytes().to_vec());
+            fields.insert(ROOT.to_owned(), root.path.as_os_str().as_encoded_bytes().to_vec());
         }
         fields
     }

@@ -234,3 +234,46 @@ fn a_job_below_a_root_is_resumed_by_a_process_with_and_without_that_root() {
     broadcaster.close().unwrap();
     assert_eq!(service.rows().len(), 6);
 }
+
+/// What a key was accepted for is told by what is stored with it, not by what is configured now.
+#[test]
+fn a_known_key_is_answered_wherever_its_root_is_by_now() {
+    let service = Service::new();
+    for path in ["first/d/a.csv", "second/a.csv", "second/b.csv"] {
+        service.write(path, "n\n1\n");
+    }
+    let (of_first, of_second) = (service.at("first/d/a.csv"), service.at("second/a.csv"));
+    let submit = |roots: &[&str], path: &Path, key: &str| {
+        let roots = ImportRoots::open(roots.iter().map(|root| service.at(root))).unwrap();
+        let imports = Imports::new().below(roots);
+        let broadcaster = open_with(&service.io, &service.at("store"), 1, &imports).unwrap();
+        let call = ImportCall::of("p").key(Some(key.to_owned()));
+        let request = ImportRequest::new("c", vec![path.to_owned()]);
+        let answer = imports.submit(&broadcaster, request, &call);
+        broadcaster.close().unwrap();
+        answer
+    };
+    let both = ["first", "second"];
+    let first = submit(&both, Path::new("d/a.csv"), "a").unwrap().id;
+    let second = submit(&both, &of_second, "b").unwrap().id;
+    for roots in [&both[..], &["second", "first"], &["first"], &["second"], &["outside", "first/d"]]
+    {
+        for (path, key, id) in [(&of_first, "a", first), (&of_second, "b", second)] {
+            let answer = submit(roots, path, key).unwrap();
+            assert_eq!((answer.id, answer.duplicated), (id, true), "{roots:?} {key}");
+            // Other files are another request, wherever they lie.
+            for other in [service.at("second/b.csv"), service.at("outside/a.csv")] {
+                let conflict = submit(roots, &other, key).unwrap_err();
+                assert_eq!(conflict.kind(), ErrorKind::Conflict, "{roots:?} {key}");
+                let differs = ["files", "root"].map(str::to_owned);
+                assert!(conflict.fields().iter().all(|field| differs.contains(field)));
+                let told = conflict.to_string();
+                assert!(!told.contains("outside"), "{told}");
+            }
+        }
+        // The first root is what relative paths mean, wherever it is.
+        assert_eq!(submit(roots, Path::new("d/a.csv"), "a").unwrap().id, first, "{roots:?}");
+    }
+    let refused = submit(&["first"], &of_second, "new").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+}

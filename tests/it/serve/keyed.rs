@@ -131,6 +131,26 @@ fn a_known_key_answers_also_when_its_files_are_gone_and_says_so_of_no_other() {
 }
 
 #[test]
+fn a_known_key_answers_whatever_the_limits_are_by_now() {
+    let place = Place::new();
+    place.rows("a.csv", 3);
+    place.rows("b.csv", 3);
+    let create = |server: &Server, key: &str| {
+        let body = json!({ "collectionName": "c", "files": [["a.csv"], ["b.csv"]] });
+        server.ask(&Ask::post(CREATE, &body).header("Idempotency-Key", key))
+    };
+    let server = place.serve();
+    let first = create(&server, "k").data();
+    drop(server);
+    let server = place.serve_with("files_max = 1");
+    assert_eq!(create(&server, "k").data()["jobId"], first["jobId"]);
+    assert_eq!(create(&server, "new").code(), 12_413);
+    let body = json!({ "collection": "c", "files": ["a.csv", "b.csv"] });
+    let again = server.ask(&Ask::post("/v1/jobs", &body).header("Idempotency-Key", "k"));
+    assert_eq!((again.status, &again.json()["job_id"]), (200, &first["jobId"]));
+}
+
+#[test]
 fn a_full_window_refuses_new_keys_and_answers_the_old_ones() {
     let place = Place::new();
     let file = place.dir.path().join("policy.toml");
