@@ -276,7 +276,7 @@ impl Error {
 
 impl Error {
     /// Its text, without a path that is not to be shown.
-    #[cfg(feature = "gateway")]
+    #[cfg(feature = "import")]
     pub(crate) fn told_without(&self, is_hidden: impl FnOnce(&Path) -> bool) -> String {
         let mut told = self.clone();
         told.0.path = told.0.path.filter(|path| !is_hidden(path));

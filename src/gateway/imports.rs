@@ -12,7 +12,8 @@ use super::desk::{Asked, Desk, identity, refused};
 use super::refusal::{Refusal, Row};
 use crate::broadcast::{Answer as Broadcasted, BroadcastId, Broadcaster, Job, State, TaskState};
 use crate::import::{
-    ImportCall, ImportJob, ImportRequest, JobLook, is_under_way, known, principal_of,
+    ImportCall, ImportJob, ImportRequest, JobLook, is_under_way, known, paths_of_machine,
+    principal_of,
 };
 
 /// Most jobs of one page, and how many there are where nothing is asked.
@@ -89,25 +90,15 @@ impl Told {
         if job.over_at_ms.is_some() && broadcaster.jobs().wait(job.id, Some(wait)).is_err() {
             (job.phase, job.over_at_ms, job.progress) = (JobPhase::Committing, None, 99);
         }
-        // Those of the command line are absolute, and no affair of a client.
-        let hidden = |path: &mut PathBuf| {
-            let path = path.is_absolute().then(|| std::mem::replace(path, HIDDEN.into()));
-            path.map(|path| path.display().to_string())
-        };
-        let hidden: Vec<String> =
-            job.files.iter_mut().filter_map(|file| hidden(&mut file.path)).collect();
-        let reasons = job.files.iter_mut().map(|file| &mut file.reason);
-        for reason in reasons.chain([&mut job.reason]).chain(&mut job.stopped) {
-            for path in &hidden {
-                *reason = reason.replace(path, HIDDEN);
-            }
-        }
+        hide(&mut job, broadcaster);
         let expires_at_ms = broadcaster.read(|state, _| expiry(state, job.id));
         Self { job, expires_at_ms }
     }
 
+    /// All of it.
     fn object(&self) -> Value {
         let job = &self.job;
+        let mut object = self.summary();
         let files = job.files.iter().map(|file| {
             json!({
                 "path": file.path.to_string_lossy(),
@@ -119,6 +110,14 @@ impl Told {
                 "reason": file.reason,
             })
         });
+        let files = files.collect::<Vec<_>>();
+        object.as_object_mut().map(|object| object.insert("files".into(), files.into()));
+        object
+    }
+
+    /// What a list says of it.
+    fn summary(&self) -> Value {
+        let job = &self.job;
         json!({
             "job_id": job.id.to_string(),
             "collection": job.collection,
@@ -129,11 +128,35 @@ impl Told {
             "reason": job.reason,
             "stopped": job.stopped,
             "attempt": job.attempt,
-            "files": files.collect::<Vec<_>>(),
+            "file_count": job.file_count,
             "made_at": time(job.made_at_ms),
             "over_at": job.over_at_ms.map(time),
             "expires_at": self.expires_at_ms.map(time),
         })
+    }
+}
+
+/// Hides the files of a job of the command line: their paths are absolute, and no affair of a client.
+fn hide(job: &mut ImportJob, broadcaster: &Broadcaster) {
+    for file in job.files.iter_mut().filter(|file| file.path.is_absolute()) {
+        file.path = HIDDEN.into();
+    }
+    let reasons = job.files.iter_mut().map(|file| &mut file.reason);
+    let reasons = reasons.chain([&mut job.reason]).chain(&mut job.stopped);
+    let reasons: Vec<&mut String> = reasons.filter(|reason| !reason.is_empty()).collect();
+    if reasons.is_empty() {
+        return;
+    }
+    let record = broadcaster.read(|state, _| state.job(job.id).cloned());
+    let mut paths = record.map(|record| paths_of_machine(&record)).unwrap_or_default();
+    // One that begins as another does comes before it.
+    paths.sort_unstable_by_key(|path| std::cmp::Reverse(path.len()));
+    for reason in reasons {
+        for path in &paths {
+            if reason.contains(path) {
+                *reason = reason.replace(path, HIDDEN);
+            }
+        }
     }
 }
 
@@ -217,10 +240,20 @@ impl Filter {
         (skip, count): (usize, usize),
     ) -> (Vec<Told>, Option<BroadcastId>) {
         let wanted = |job: &Job| self.takes(job);
-        let all = skip.saturating_add(count);
-        let page = desk.imports.page(broadcaster, before, all, &wanted);
-        let jobs = page.jobs.into_iter().skip(skip);
-        (jobs.map(|job| Told::of(job, broadcaster, Duration::ZERO)).collect(), page.next)
+        let before = match skip.checked_sub(1) {
+            None => before,
+            Some(last) => broadcaster.read(|state, _| {
+                let jobs = state.jobs_before(before.unwrap_or(BroadcastId(u64::MAX)));
+                let last = jobs.filter(|job| self.takes(job)).nth(last).map(|job| job.id());
+                // Behind the last job there is none.
+                Some(last.unwrap_or(BroadcastId(0)))
+            }),
+        };
+        let page = desk.imports.page(broadcaster, before, count, &wanted);
+        (
+            page.jobs.into_iter().map(|job| Told::of(job, broadcaster, Duration::ZERO)).collect(),
+            page.next,
+        )
     }
 }
 
@@ -291,7 +324,7 @@ pub(crate) fn list(desk: &Desk, asked: &Asked) -> Result<Answer, Refusal> {
     let filter = Filter::new(&broadcaster, principal, collection.as_deref(), state);
     let count = usize::try_from(limit).unwrap_or(usize::MAX);
     let (told, next) = filter.page(desk, &broadcaster, before, (0, count));
-    let jobs: Vec<Value> = told.iter().map(Told::object).collect();
+    let jobs: Vec<Value> = told.iter().map(Told::summary).collect();
     let next = next.map(|id| id.to_string());
     Ok(Answer::json(200, &json!({ "jobs": jobs, "next_before": next })))
 }

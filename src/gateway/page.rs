@@ -54,6 +54,11 @@ pub(crate) fn show(desk: &Desk, asked: &Asked, history: &History) -> Result<Answ
         .header("referrer-policy", "no-referrer"))
 }
 
+/// A text as it stands in HTML.
+pub(crate) fn escaped(text: &str) -> String {
+    Escaped(text).to_string()
+}
+
 /// Text that a browser shows as it is.
 struct Escaped<'a>(&'a str);
 
@@ -245,7 +250,7 @@ impl Page {
                 id = job.id,
                 collection = Escaped(&job.collection),
                 percent = job.progress,
-                files = counted(job.files.len()),
+                files = counted(job.file_count),
                 made = time(job.made_at_ms),
                 took = took.unwrap_or_default(),
                 why = Escaped(why),

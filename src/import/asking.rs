@@ -139,6 +139,14 @@ pub(crate) fn is_under_way(
     })
 }
 
+/// The paths of a job's files that are those of the machine: of the command line, which has no root.
+#[cfg(feature = "gateway")]
+pub(crate) fn paths_of_machine(job: &Job) -> Vec<String> {
+    let Ok((request, _)) = ImportRequest::decode(&job.accepted.payload) else { return Vec::new() };
+    let absolute = request.paths().filter(|path| path.is_absolute());
+    absolute.map(|path| path.display().to_string()).collect()
+}
+
 /// Who asked for a job.
 #[cfg(feature = "gateway")]
 pub(crate) fn principal_of(job: &Job) -> &str {

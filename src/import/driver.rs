@@ -91,11 +91,21 @@ fn fault_of(job: &Job, error: &Error) -> Vec<u8> {
 
 /// An error with its place and causes, in one line.
 pub(crate) fn told(error: &Error) -> String {
-    let mut text = error.to_string();
+    told_without(error, |_path| false)
+}
+
+/// The same, with such paths alone as a client of a service may see: they are relative.
+pub(crate) fn told_to_clients(error: &Error) -> String {
+    told_without(error, Path::is_absolute)
+}
+
+fn told_without(error: &Error, is_hidden: fn(&Path) -> bool) -> String {
+    let mut text = error.told_without(is_hidden);
     let mut cause = std::error::Error::source(error);
     while let Some(error) = cause {
         text.push_str(": ");
-        text.push_str(&error.to_string());
+        let own = error.downcast_ref::<Error>().map(|own| own.told_without(is_hidden));
+        text.push_str(&own.unwrap_or_else(|| error.to_string()));
         cause = error.source();
     }
     // A reason is one line of a record of limited length.

@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use oncelog_format::limits::PLAN_FILE_COUNT_MAX;
+use serde::de::{IgnoredAny, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value, json};
 
 use super::format::Format;
@@ -50,6 +52,55 @@ pub(crate) struct RequestRoot {
     pub(crate) path: PathBuf,
     /// It is the one that relative paths mean: wherever it is, the request is the same.
     pub(crate) is_first: bool,
+}
+
+/// What a list shows of a request: its collection, and how many files each set has. No path of it is
+/// held, however many there are.
+#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
+pub(crate) struct RequestShape {
+    pub(crate) collection: String,
+    #[serde(rename = "files")]
+    pub(crate) sets: Vec<FileCount>,
+}
+
+/// How many files a set has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FileCount(pub(crate) usize);
+
+impl RequestShape {
+    /// That of the request behind a payload.
+    pub(crate) fn decode(payload: &[u8]) -> Option<Self> {
+        serde_json::from_slice(payload).ok()
+    }
+}
+
+impl<'de> Deserialize<'de> for FileCount {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        struct OfSet;
+        impl<'de> Visitor<'de> for OfSet {
+            type Value = FileCount;
+
+            fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("a file or the files of a set")
+            }
+
+            fn visit_str<E>(self, _path: &str) -> std::result::Result<FileCount, E> {
+                Ok(FileCount(1))
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(
+                self,
+                mut columns: A,
+            ) -> std::result::Result<FileCount, A::Error> {
+                let mut count = 0;
+                while columns.next_element::<IgnoredAny>()?.is_some() {
+                    count += 1;
+                }
+                Ok(FileCount(count))
+            }
+        }
+        deserializer.deserialize_any(OfSet)
+    }
 }
 
 impl RequestRoot {
@@ -351,6 +402,14 @@ impl ImportRequest {
         Ok((request, collection.ok_or_else(otherwise)?))
     }
 
+    /// What a list shows of it.
+    pub(crate) fn shape(&self) -> RequestShape {
+        RequestShape {
+            collection: self.collection.clone(),
+            sets: self.sets.iter().map(|set| FileCount(set.len())).collect(),
+        }
+    }
+
     /// All files, in order.
     pub(crate) fn paths(&self) -> impl Iterator<Item = &Path> {
         self.sets.iter().flatten().map(PathBuf::as_path)
@@ -520,9 +579,12 @@ mod tests {
             .partition(Some("p".to_owned()))
             .vchannels(Some(4));
         let (back, id) = ImportRequest::decode(&request.encode(u64::MAX)).unwrap();
+        assert_eq!(RequestShape::decode(&request.encode(1)), Some(request.shape()));
         assert_eq!((back, id), (request, u64::MAX));
         let mut sets = asked(&["d/a.npy", "d/b.npy", "a.csv"]);
         sets.root = Some(RequestRoot { path: PathBuf::from("/srv"), is_first: false });
+        assert_eq!(RequestShape::decode(&sets.encode(1)), Some(sets.shape()));
+        assert_eq!(sets.shape().sets, [2, 1].map(FileCount));
         assert_eq!(ImportRequest::decode(&sets.encode(1)).unwrap(), (sets, 1));
         assert!(ImportRequest::decode(b"{}").is_err());
         assert!(ImportRequest::decode(b"").is_err());

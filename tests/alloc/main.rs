@@ -14,6 +14,8 @@
 )]
 
 mod bounds;
+#[cfg(feature = "import")]
+mod jobs;
 mod limits;
 mod steady;
 mod window;

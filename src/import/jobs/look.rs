@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use oncelog_format::control::JobPhase;
+use oncelog_format::control::{JobPhase, JobPlan};
 use oncelog_format::message::BroadcastId;
 
 use super::{ImportProgress, Imports};
 use crate::broadcast::{Broadcaster, Job, State};
-use crate::import::plan;
-use crate::import::request::ImportRequest;
+use crate::import::request::{ImportRequest, RequestShape};
+use crate::import::{driver, plan};
 
 /// A job as it is told: what its records say, and of one that runs in this process how far it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +33,9 @@ pub struct ImportJob {
     pub stopped: Option<String>,
     /// The current attempt, from 1.
     pub attempt: u32,
-    /// Its files, in order.
+    /// How many files it has.
+    pub file_count: usize,
+    /// Its files, in order; left out of a page of jobs.
     pub files: Vec<ImportFile>,
     /// Log time at which it was made, in milliseconds since 1970 UTC.
     pub made_at_ms: u64,
@@ -93,7 +95,19 @@ impl ImportJob {
         Self::with(job, None)
     }
 
+    /// The same, file by file.
     fn with(job: &Job, live: Option<ImportProgress>) -> Self {
+        let request = ImportRequest::decode(&job.accepted.payload).ok().map(|(request, _)| request);
+        let shape = request.as_ref().map(ImportRequest::shape).unwrap_or_default();
+        let mut told = Self::whole(job, live, shape);
+        told.files = request.iter().flat_map(files).collect();
+        told.take_plan(job);
+        told.take_fault(job);
+        told
+    }
+
+    /// The same, without its files.
+    fn whole(job: &Job, live: Option<ImportProgress>, shape: RequestShape) -> Self {
         let said = job.state.as_ref();
         let live = live.filter(|_| job.over.is_none());
         let phase = match live {
@@ -113,25 +127,23 @@ impl ImportJob {
                 live.map_or(said, |live| live.percent.max(said))
             }
         };
-        let request = ImportRequest::decode(&job.accepted.payload).ok().map(|(request, _)| request);
+        let planned = job.plan.as_ref().map(|plan| rows_of(plan, &shape));
         let reason = if phase == JobPhase::Completed { "" } else { job.reason() };
-        let mut told = Self {
+        Self {
             id: job.id(),
-            collection: request.as_ref().map(|asked| asked.collection.clone()).unwrap_or_default(),
+            file_count: shape.sets.iter().map(|set| set.0).sum(),
+            collection: shape.collection,
             phase,
             progress,
             rows,
-            rows_total: live.and_then(|live| live.rows_total),
+            rows_total: planned.or_else(|| live?.rows_total),
             reason: reason.to_owned(),
             stopped: None,
             attempt: job.attempt,
-            files: request.iter().flat_map(files).collect(),
+            files: Vec::new(),
             made_at_ms: job.made_at_ms,
             over_at_ms: job.over.map(|(_, at_ms)| at_ms),
-        };
-        told.take_plan(job);
-        told.take_fault(job);
-        told
+        }
     }
 
     /// What the plan says of the files: rows stand in the order of the sets.
@@ -144,14 +156,13 @@ impl ImportJob {
             self.files.iter_mut().for_each(|file| file.phase = phase);
             return;
         };
-        let (mut left, mut total, mut set) = (self.rows, 0_u64, None);
+        let (mut left, mut set) = (self.rows, None);
         let (mut rows, mut phase) = (0, JobPhase::Pending);
         for (file, planned) in self.files.iter_mut().zip(&plan.files) {
             if set.replace(file.set) != Some(file.set) {
                 // All files of a set have the rows of the set.
                 rows = planned.rows.min(left);
                 left -= rows;
-                total = total.saturating_add(planned.rows);
                 phase = match (is_over, rows) {
                     (true, _) => self.phase,
                     (false, rows) if rows == planned.rows => JobPhase::Committing,
@@ -162,7 +173,6 @@ impl ImportJob {
             (file.bytes, file.rows_total) = (Some(planned.bytes), Some(planned.rows));
             (file.rows, file.phase) = (rows, phase);
         }
-        self.rows_total = Some(total);
     }
 
     fn take_fault(&mut self, job: &Job) {
@@ -172,6 +182,16 @@ impl ImportJob {
             file.phase = JobPhase::Failed;
         }
     }
+}
+
+/// Rows of all sets of a plan: all files of a set have the rows of the set.
+fn rows_of(plan: &JobPlan, shape: &RequestShape) -> u64 {
+    let (mut rows, mut first) = (0_u64, 0_usize);
+    for set in &shape.sets {
+        rows = rows.saturating_add(plan.files.get(first).map_or(0, |file| file.rows));
+        first = first.saturating_add(set.0);
+    }
+    rows
 }
 
 /// The files of a request, of which nothing is known yet.
@@ -216,8 +236,9 @@ impl Imports {
     }
 
     /// Tells of jobs that `wanted` takes, which calls nothing of the broadcaster, the newest first,
-    /// `count` at most and none from `before` on. An identity stands for one job for good: a page that begins where another ended repeats
-    /// none and leaves none out, whatever begins or goes meanwhile.
+    /// `count` at most and none from `before` on, each without its files. An identity stands for one
+    /// job for good: a page that begins where another ended repeats none and leaves none out,
+    /// whatever begins or goes meanwhile.
     pub fn page(
         &self,
         broadcaster: &Broadcaster,
@@ -230,18 +251,30 @@ impl Imports {
             let wanted = jobs.filter(|job| wanted(job)).take(count.saturating_add(1));
             wanted.cloned().collect()
         });
-        let jobs: Vec<ImportJob> = found.iter().take(count).map(|job| self.told(job)).collect();
+        let jobs: Vec<ImportJob> = found.iter().take(count).map(|job| self.listed(job)).collect();
         let next = jobs.last().filter(|_| found.len() > count).map(|last| last.id);
         ImportPage { jobs, next }
     }
 
     fn told(&self, job: &Job) -> ImportJob {
+        let (progress, stopped) = self.seen(job);
+        ImportJob { stopped, ..ImportJob::with(job, progress) }
+    }
+
+    fn listed(&self, job: &Job) -> ImportJob {
+        let (progress, stopped) = self.seen(job);
+        let shape = RequestShape::decode(&job.accepted.payload).unwrap_or_default();
+        ImportJob { stopped, ..ImportJob::whole(job, progress, shape) }
+    }
+
+    /// How far this process sees a job, and why it drives it no more.
+    fn seen(&self, job: &Job) -> (Option<ImportProgress>, Option<String>) {
         let running = self.pool().lock();
         let entry = running.jobs.get(&job.id()).filter(|_| job.over.is_none());
         let progress = entry.filter(|entry| entry.is_driven()).map(|entry| entry.progress);
         let stopped = entry.and_then(|entry| entry.stopped.clone());
         drop(running);
-        let stopped = stopped.map(|error| crate::import::driver::told(&error));
-        ImportJob { stopped, ..ImportJob::with(job, progress) }
+        let told = if self.roots().is_some() { driver::told_to_clients } else { driver::told };
+        (progress, stopped.map(|error| told(&error)))
     }
 }

@@ -37,6 +37,34 @@ fn a_job_is_asked_for_waited_for_and_looked_at() {
     assert_eq!(committed(&place), 1000);
 }
 
+/// A list says how many files a job has, and not which.
+#[test]
+fn a_page_of_jobs_is_small_however_many_files_they_have() {
+    const JOBS: usize = 5;
+    let place = Place::new();
+    place.rows("a.csv", 1);
+    let server = place.serve();
+    let body = json!({ "collection": "c", "files": vec!["a.csv"; 1000] });
+    let ids: Vec<_> =
+        (0..JOBS).map(|_| server.post("/v1/jobs", &body).json()["job_id"].clone()).collect();
+    let list = server.get("/v1/jobs?limit=1000");
+    assert!(list.body.len() < JOBS * 1000, "{} bytes", list.body.len());
+    let jobs = list.json()["jobs"].clone();
+    for (job, id) in jobs.as_array().unwrap().iter().zip(ids.iter().rev()) {
+        assert_eq!((&job["job_id"], &job["file_count"]), (id, &json!(1000)));
+        assert!(job.get("files").is_none(), "{job}");
+    }
+    let shown = server.get(&format!("/v1/jobs/{}", ids[0].as_str().unwrap())).json();
+    assert_eq!(shown["files"].as_array().unwrap().len(), 1000);
+    let pages = (1..=4).flat_map(|number| {
+        let asked = json!({ "currentPage": number, "pageSize": 2 });
+        let records = server.post(super::LIST, &asked).data()["records"].clone();
+        let records = records.as_array().unwrap().clone();
+        records.into_iter().map(|record| record["jobId"].clone())
+    });
+    assert_eq!(pages.collect::<Vec<_>>(), ids.into_iter().rev().collect::<Vec<_>>());
+}
+
 #[test]
 fn a_job_that_is_cancelled_has_no_rows() {
     let place = Place::new();
