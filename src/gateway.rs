@@ -16,7 +16,7 @@
 //! | `desk`, `calls` | the store that is open or being opened; calls off the threads of the runtime |
 //! | `vectordb`; `imports`, `broadcasts`, `keys`, `channels`, `config` | the two families of routes |
 //! | `page`, `history` | the page for people |
-//! | `answer`, `refusal`, `openapi` | what is sent back |
+//! | `answer`, `refusal`, `veil`, `openapi` | what is sent back |
 //! | `counts`, `metered`, `exposition` | what it counts, and the text of `/metrics` |
 
 mod answer;
@@ -44,6 +44,7 @@ mod service;
 mod tls;
 mod tokens;
 mod vectordb;
+mod veil;
 
 use std::future::Future;
 use std::net::{SocketAddr, TcpListener};

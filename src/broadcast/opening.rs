@@ -1,7 +1,7 @@
 //! An open in the background: the process answers while its history is replayed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
@@ -44,6 +44,8 @@ pub struct Opening {
 
 #[derive(Debug, Default)]
 struct Shared {
+    /// The directory of the store, absolute.
+    dir: PathBuf,
     opened: Mutex<Option<Result<Broadcaster>>>,
     turned: Condvar,
 }
@@ -55,8 +57,9 @@ impl Opening {
     ///
     /// `Io` where no thread can be started. What the open itself meets is told by the other calls.
     pub fn begin(dir: impl AsRef<Path>, store: StoreOptions, options: Options) -> Result<Self> {
-        let dir = dir.as_ref().to_owned();
-        let shared = Arc::new(Shared::default());
+        // Errors name paths by it; one that is none is refused by the open itself.
+        let dir = std::path::absolute(&dir).unwrap_or_else(|_none| dir.as_ref().to_owned());
+        let shared = Arc::new(Shared { dir: dir.clone(), ..Shared::default() });
         let opening = Self { shared: Arc::clone(&shared) };
         let open = move || {
             let open = || Store::open(&dir, &store).and_then(|s| Broadcaster::opened(s, options));
@@ -82,6 +85,12 @@ impl Opening {
         }
     }
 
+    /// The directory of the store, absolute: what its errors name paths by.
+    #[cfg(feature = "gateway")]
+    pub(crate) fn dir(&self) -> &Path {
+        &self.shared.dir
+    }
+
     /// Returns the broadcaster once its state is whole.
     ///
     /// # Errors
@@ -100,7 +109,7 @@ impl Opening {
     pub fn wait(&self, timeout: Option<Duration>) -> Result<Broadcaster> {
         let clock = SystemClock::new();
         let until = timeout.map(|timeout| clock.monotonic().saturating_add(timeout));
-        let Shared { opened, turned } = &*self.shared;
+        let Shared { opened, turned, .. } = &*self.shared;
         let mut opened = opened.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             if let Some(opened) = &*opened {

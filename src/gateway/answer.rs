@@ -6,6 +6,7 @@ use hyper::header::{HeaderName, HeaderValue};
 use hyper::{HeaderMap, Response, StatusCode};
 use serde_json::{Value, json};
 
+use super::veil::Veil;
 use crate::broadcast::Answer as Broadcasted;
 
 /// How a family of routes says what it refuses.
@@ -77,6 +78,15 @@ impl Answer {
             Some(at_ms) => answered.header("idempotency-expires", &time(at_ms)),
             None => answered,
         }
+    }
+
+    /// The same without what the veil hides.
+    pub(crate) fn behind(mut self, veil: &Veil) -> Self {
+        let hidden = std::str::from_utf8(&self.body).ok().and_then(|text| veil.hide(text));
+        if let Some(text) = hidden {
+            self.body = text.into();
+        }
+        self
     }
 
     pub(crate) fn status(&self) -> u16 {

@@ -24,6 +24,7 @@ use super::limits::Limits;
 use super::refusal::{Refusal, Row};
 use super::routes::{Call, Found, Route, find};
 use super::tokens::Tokens;
+use super::veil::Veil;
 use super::{body, key, openapi, page};
 
 const PREFER: HeaderName = HeaderName::from_static("prefer");
@@ -41,6 +42,7 @@ pub(crate) struct Service {
     exposition: Arc<Exposition>,
     history: Arc<History>,
     is_draining: AtomicBool,
+    veil: Veil,
 }
 
 impl Service {
@@ -48,7 +50,9 @@ impl Service {
         let calls = Calls::new(desk.limits.waiting_max, counts.clone());
         let exposition = Arc::new(Exposition::new());
         let (history, is_draining) = (Arc::default(), AtomicBool::new(false));
-        Self { desk: Arc::new(desk), tokens, calls, counts, exposition, history, is_draining }
+        let veil = Veil::over(desk.opening.dir());
+        let desk = Arc::new(desk);
+        Self { desk, tokens, calls, counts, exposition, history, is_draining, veil }
     }
 
     pub(crate) fn limits(&self) -> &Limits {
@@ -77,7 +81,8 @@ impl Service {
         let (name, mut applied) = (name_of(&found), None);
         let answer = self.answered(head, body, found, &mut applied).await;
         let refused = answer.as_ref().err().map(|refusal| refusal.row);
-        let mut answer = answer.unwrap_or_else(|refusal| refusal.answer(dialect));
+        let answer = answer.unwrap_or_else(|refusal| refusal.answer(dialect));
+        let mut answer = answer.behind(&self.veil);
         if let Some(wait) = applied {
             let told = format!("wait={}", wait.as_secs());
             answer = answer.header("preference-applied", &told);

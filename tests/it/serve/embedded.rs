@@ -31,6 +31,9 @@ impl MessageType for Door {
         match (self.parks, self.is_open.load(Ordering::SeqCst)) {
             (true, _) => Verdict::Park("a person has to look".into()),
             (false, true) if task.accepted.payload == b"fail" => Verdict::Fail("shut".into()),
+            (false, true) if task.accepted.payload.starts_with(b"why: ") => {
+                Verdict::Fail(String::from_utf8_lossy(&task.accepted.payload).into_owned())
+            }
             (false, true) => Verdict::Done,
             (false, false) => Verdict::Retry("shut".into()),
         }
@@ -61,7 +64,7 @@ struct Embedded {
     door: Arc<Door>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
-    _home: TempDir,
+    home: TempDir,
 }
 
 impl Embedded {
@@ -87,7 +90,7 @@ impl Embedded {
             runtime.block_on(gateway.serve(opening.clone(), imports, until)).unwrap();
             opening.wait(None).unwrap().close().unwrap();
         });
-        Self { address, door, stop: Some(stop), thread: Some(thread), _home: home }
+        Self { address, door, stop: Some(stop), thread: Some(thread), home }
     }
 
     fn ask(&self, asked: &Ask<'_>) -> Reply {
@@ -217,4 +220,25 @@ fn a_broadcast_that_failed_is_answered_as_such_and_is_not_tried_again() {
     }
     let retry = asked("Door", "fail").header("Idempotency-Retry", "failed-only");
     gateway.ask(&retry).problem(400, "invalid-input");
+}
+
+/// A reason is text of whoever gave it: no form of an answer tells by it where the store is.
+#[test]
+fn no_answer_tells_where_the_store_is() {
+    let gateway = Embedded::new();
+    gateway.door.is_open.store(true, Ordering::SeqCst);
+    let dir = gateway.home.path().join("store");
+    let dir = dir.to_str().unwrap();
+    let why = format!("why: {dir}/channels/p0/0000000005.spare: No space left on device");
+    let ask = asked("Door", &why);
+    let failed = [gateway.ask(&ask).json(), gateway.ask(&ask).json()];
+    let id = failed[0]["broadcast_id"].as_str().unwrap();
+    let shown = gateway.ask(&Ask::get(&format!("/v1/broadcasts/{id}"))).json();
+    let key = gateway.ask(&Ask::get("/v1/keys/k?type=Door&scope=store:0")).json();
+    for told in [&failed[0], &failed[1], &shown, &key] {
+        assert!(!told.to_string().contains(dir), "{told}");
+    }
+    let expect = "why: (a path of this machine): No space left on device";
+    assert_eq!((&failed[0]["reason"], &failed[1]["reason"]), (&json!(expect), &json!(expect)));
+    assert!(!gateway.ask(&Ask::get("/?key=k&scope=store:0")).body.contains(dir));
 }
