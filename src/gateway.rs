@@ -57,7 +57,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use self::calls::Calls;
-use self::connection::{converse, turn_away};
+use self::connection::{Standing, converse};
 use self::desk::Desk;
 use self::service::Service;
 
@@ -71,7 +71,8 @@ use crate::broadcast::Opening;
 use crate::error::{Error, ErrorKind, Result};
 use crate::import::Imports;
 
-/// Connections at once that are told that there is no place for them; others are closed at once.
+/// Connections at once that are told that there is no place for them, or that the server lives, which
+/// whoever watches over it asks however many clients there are; others are closed at once.
 const TURNED_AWAY_MAX: usize = 64;
 
 /// Pause behind an accept that the system refused, for want of descriptors, say.
@@ -239,30 +240,26 @@ impl Doorman {
     fn take(&self, stream: TcpStream) {
         // Answers are small, and written whole.
         drop(stream.set_nodelay(true));
-        let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else {
-            self.counts.turned_away();
-            // A handshake for this would be worth more than the connection.
-            if self.tls.is_none()
-                && let Ok(place) = Arc::clone(&self.turned_away).try_acquire_owned()
-            {
-                tokio::spawn(async move {
-                    turn_away(stream).await;
-                    drop(place);
-                });
+        let (place, standing) = match Arc::clone(&self.places).try_acquire_owned() {
+            Ok(place) => (place, Standing::Placed),
+            Err(_all_taken) => {
+                self.counts.turned_away();
+                let Ok(place) = Arc::clone(&self.turned_away).try_acquire_owned() else { return };
+                (place, Standing::Beyond)
             }
-            return;
         };
         let (service, ends) = (Arc::clone(&self.service), self.ends.clone());
-        let (tls, open) = (self.tls.clone(), self.counts.connection());
+        let (tls, open) =
+            (self.tls.clone(), (standing == Standing::Placed).then(|| self.counts.connection()));
         tokio::spawn(async move {
             match tls {
-                None => converse(stream, service, ends).await,
+                None => converse(stream, service, standing, ends).await,
                 Some(tls) => {
                     let handshake = tls.acceptor().accept(stream);
                     // Who does not finish it in time, or speaks something else, is left.
                     let time = service.limits().head_time_max;
                     if let Ok(Ok(stream)) = timeout(time, handshake).await {
-                        converse(stream, service, ends).await;
+                        converse(stream, service, standing, ends).await;
                     }
                 }
             }

@@ -31,28 +31,55 @@ const LINGER_BYTES: usize = 1 << 20;
 const TOO_SLOW: &[u8] =
     b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
 
-/// Says that there are too many connections.
+/// Says that there are too many connections, to one that asks nothing.
 const TOO_MANY: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\n\
     content-length: 0\r\n\r\n";
 
+/// How long one that has no place of its own has to ask whether the server lives.
+const BEYOND_TIME: Duration = Duration::from_secs(1);
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// Requests, one behind the other.
+    Placed,
+    /// It is one too many: one request, which learns whether the server lives and nothing else.
+    Beyond,
+}
+
 /// Answers requests until the client ends, is too slow, or `ends` says so.
-pub(crate) async fn converse<S>(stream: S, service: Arc<Service>, mut ends: watch::Receiver<bool>)
-where
+pub(crate) async fn converse<S>(
+    stream: S,
+    service: Arc<Service>,
+    standing: Standing,
+    mut ends: watch::Receiver<bool>,
+) where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let Limits { head_time_max, stall_time_max, .. } = *service.limits();
+    let Limits { mut head_time_max, stall_time_max, .. } = *service.limits();
+    let is_beyond = standing == Standing::Beyond;
+    if is_beyond {
+        head_time_max = head_time_max.min(BEYOND_TIME);
+    }
     let io = TokioIo::new(Guarded { stream, stall_time_max, stalled: None });
     let call = service_fn(move |request| {
         let service = Arc::clone(&service);
         // Boxed, so that what is left of the stream can be taken out behind an error.
-        Box::pin(async move { Ok::<_, Infallible>(service.answer(request).await.into_response()) })
+        Box::pin(async move {
+            let answer = match standing {
+                Standing::Placed => service.answer(request).await,
+                Standing::Beyond => service.answer_beyond(&request),
+            };
+            Ok::<_, Infallible>(answer.into_response())
+        })
     });
     let mut connection = Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(head_time_max)
         .max_buf_size(Limits::HEAD_BYTES_MAX)
         .max_headers(HEADER_COUNT_MAX)
+        .keep_alive(!is_beyond)
         .serve_connection(io, call);
     let mut is_ending = false;
     let end = loop {
@@ -66,16 +93,12 @@ where
     };
     let parts = connection.into_parts();
     let mut stream = parts.io.into_inner();
-    if end.is_err_and(|e| e.is_timeout()) && !parts.read_buf.is_empty() {
-        say(&mut stream, TOO_SLOW).await;
-    } else {
-        say(&mut stream, b"").await;
-    }
-}
-
-/// Tells a client that there is no place for its connection.
-pub(crate) async fn turn_away<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) {
-    say(&mut stream, TOO_MANY).await;
+    let words = match end.is_err_and(|e| e.is_timeout()) {
+        true if is_beyond => TOO_MANY,
+        true if !parts.read_buf.is_empty() => TOO_SLOW,
+        _ => b"",
+    };
+    say(&mut stream, words).await;
 }
 
 /// Sends the last words, and reads what comes until the client has seen them.

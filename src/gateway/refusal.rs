@@ -227,7 +227,8 @@ impl Refusal {
             answer = answer.header("allow", allow);
         }
         if *self.row == Row::UNAUTHENTICATED {
-            answer = answer.header("www-authenticate", "Bearer");
+            // A place for a connection is not for strangers to keep.
+            answer = answer.header("www-authenticate", "Bearer").header("connection", "close");
             if dialect == Dialect::Problem {
                 // A browser asks for a password by it, which the page takes; it looks at the first
                 // challenge of a line alone.

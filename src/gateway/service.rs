@@ -91,6 +91,18 @@ impl Service {
         answer
     }
 
+    /// Answers a request of a connection that is one too many.
+    pub(crate) fn answer_beyond(&self, request: &Request<Incoming>) -> Answer {
+        let found = find(request.method().as_str(), request.uri().path());
+        let too_many = Err(Refusal::new(&Row::TOO_MANY, "there is no place for the connection"));
+        let answer = match &found {
+            Found::Route(Route { call: Call::Alive, .. }, _) => Ok(alive()),
+            Found::Route(Route { call: Call::Ready, .. }, _) => self.ready(),
+            _ => too_many,
+        };
+        answer.unwrap_or_else(|refusal| refusal.answer(Dialect::Problem))
+    }
+
     /// `applied` is the wait that the client prefers and is let to, once that is known.
     async fn answered(
         &self,
@@ -102,7 +114,7 @@ impl Service {
         if let Found::Route(route, _) = &found {
             // Who watches whether the process lives has no token.
             match route.call {
-                Call::Alive => return Ok(Answer::of(200, "text/plain", "alive\n")),
+                Call::Alive => return Ok(alive()),
                 Call::Ready => return self.ready(),
                 _ => {}
             }
@@ -183,6 +195,10 @@ impl Service {
         }
         Ok(())
     }
+}
+
+fn alive() -> Answer {
+    Answer::of(200, "text/plain", "alive\n")
 }
 
 /// What the headers say of a request.
