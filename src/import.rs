@@ -49,7 +49,10 @@ mod stream;
 mod verdict;
 
 #[cfg(feature = "gateway")]
-pub(crate) use self::asking::{is_under_way, key_scope, known, paths_of_machine, principal_of};
+pub(crate) use self::asking::{
+    is_of_collection, is_resource_of_import, is_under_way, key_scope, known, paths_of_machine,
+    principal_of,
+};
 pub use self::decoder::is_decoding;
 pub use self::format::Format;
 pub use self::jobs::{

@@ -9,8 +9,8 @@ use super::answer::{Answer, time};
 use super::body::{Members, wrong};
 use super::desk::{Asked, Desk, refused};
 use super::refusal::{Refusal, Row};
-use crate::broadcast::{Answer as Broadcasted, KeyInfo, Outcome, Request};
-use crate::import::is_of_import;
+use crate::broadcast::{Answer as Broadcasted, Broadcaster, KeyInfo, Outcome, Request};
+use crate::import::{is_of_collection, is_of_import, is_resource_of_import};
 
 /// What a key belongs to where nothing is said.
 const STORE: (&str, &str) = ("store", "0");
@@ -40,6 +40,13 @@ pub(crate) fn create(desk: &Desk, asked: &Asked) -> Result<Answer, Refusal> {
         .making_vchannels();
     request.trace_context.clone_from(&asked.trace_parent);
     let broadcaster = desk.broadcaster()?;
+    let is_known = scope.as_ref().is_some_and(|scope| {
+        broadcaster
+            .read(|state, now_ms| state.owner(scope).is_some_and(|id| !state.is_over(id, now_ms)))
+    });
+    if !is_known {
+        check_names(&request, &broadcaster)?;
+    }
     let is_under_way = asked.prefers_wait.is_none()
         && scope.as_ref().is_some_and(|scope| {
             broadcaster.read(|state, _| {
@@ -52,6 +59,19 @@ pub(crate) fn create(desk: &Desk, asked: &Asked) -> Result<Answer, Refusal> {
     let status = if answer.duplicated { 200 } else { 201 };
     let place = format!("/v1/broadcasts/{}", answer.id);
     Ok(Answer::json(status, &object(&answer)).header("location", &place).of_key(&answer))
+}
+
+/// Refuses names that are those of imports: who held their resources would lock every other
+/// principal out of a collection, and a message in their vchannels is none of their rows.
+fn check_names(request: &Request, broadcaster: &Broadcaster) -> Result<(), Refusal> {
+    if request.resources.iter().any(is_resource_of_import) {
+        return Err(wrong("resources", "a domain that is none of those of imports"));
+    }
+    let mut vchannels = request.vchannels.iter();
+    if vchannels.any(|name| broadcaster.read(|state, _| is_of_collection(state, name))) {
+        return Err(wrong("vchannels", "names that are none of those of a collection, NAME_vN"));
+    }
+    Ok(())
 }
 
 fn scope(asked: &Asked, members: &Members, of_type: &str, key: &str) -> Result<Scope, Refusal> {

@@ -9,7 +9,7 @@ use oncelog_format::message::{Fingerprint, Resource, Scope};
 
 use super::jobs::ImportCall;
 use super::kind::IMPORT;
-use super::request::{ImportRequest, ROOT, RequestRoot};
+use super::request::{ImportRequest, ROOT, RequestRoot, check_name};
 #[cfg(feature = "gateway")]
 use crate::broadcast::Job;
 use crate::broadcast::{Answer, Broadcaster, CollectionSpec, Identity, Request, State};
@@ -21,6 +21,23 @@ pub(super) const COLLECTION: &str = "collection";
 /// What an import holds as long as it runs.
 pub(super) fn held(collection: u64) -> Resource {
     Resource { domain: COLLECTION.to_owned(), key: collection.to_string(), shared: true }
+}
+
+/// Whether a resource is one that imports hold, of a collection that is there or may come.
+#[cfg(feature = "gateway")]
+pub(crate) fn is_resource_of_import(resource: &Resource) -> bool {
+    resource.domain == COLLECTION
+}
+
+/// Whether a vchannel is that of a collection, or may become that of one.
+#[cfg(feature = "gateway")]
+pub(crate) fn is_of_collection(state: &State, vchannel: &str) -> bool {
+    let is_numbered = vchannel.rsplit_once("_v").is_some_and(|(name, number)| {
+        let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+        is_number && check_name(name).is_ok()
+    });
+    let has = |names: &[String]| names.iter().any(|name| name == vchannel);
+    is_numbered || state.collections().any(|collection| has(&collection.vchannels))
 }
 
 /// The property that says who asked for an import without a key.

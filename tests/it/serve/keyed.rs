@@ -150,6 +150,31 @@ fn a_known_key_answers_whatever_the_limits_are_by_now() {
     assert_eq!((again.status, &again.json()["job_id"]), (200, &first["jobId"]));
 }
 
+/// Who has no interest in a collection cannot hold it, nor write into it.
+#[test]
+fn a_broadcast_names_nothing_of_a_collection() {
+    let place = Place::new();
+    place.rows("a.csv", 3);
+    let server = place.serve();
+    let job = server.create("k", "a.csv").data();
+    server.over(job["jobId"].as_str().unwrap());
+    for resource in ["collection:1", "collection:1:shared", "collection:77", "_job:1", "_x:1"] {
+        let body = json!({ "type": "Noop", "vchannels": ["a"], "resources": [resource] });
+        let asked = Ask::post("/v1/broadcasts", &body).token(Some(super::OTHER));
+        let problem = server.ask(&asked).problem(400, "invalid-input");
+        assert_eq!(problem["retryable"], false, "{resource}");
+    }
+    for vchannel in ["c_v0", "c_v1", "later_v0"] {
+        let body = json!({ "type": "Noop", "vchannels": ["a", vchannel] });
+        let asked = Ask::post("/v1/broadcasts", &body).token(Some(super::OTHER));
+        server.ask(&asked).problem(400, "invalid-input");
+    }
+    let names = ["c", "c_v", "c_v0x", "v0", "1_v0"];
+    let body = json!({ "type": "Noop", "vchannels": names, "resources": ["collections:1"] });
+    assert_eq!(server.post("/v1/broadcasts", &body).status, 201);
+    assert_eq!(server.create("next", "a.csv").code(), 0);
+}
+
 #[test]
 fn a_full_window_refuses_new_keys_and_answers_the_old_ones() {
     let place = Place::new();
