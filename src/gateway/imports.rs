@@ -8,6 +8,7 @@ use oncelog_format::control::JobPhase;
 use serde_json::{Value, json};
 
 use super::answer::{Answer, time};
+use super::body::wrong;
 use super::desk::{Asked, Desk, identity, refused};
 use super::refusal::{Refusal, Row};
 use crate::broadcast::{Answer as Broadcasted, BroadcastId, Broadcaster, Job, State, TaskState};
@@ -75,6 +76,15 @@ pub(crate) fn submit(
         .retry_failed(asked.retry_failed);
     let answer = desk.imports.submit(&broadcaster, request, &call).map_err(|e| refused(&e))?;
     Ok((broadcaster, answer))
+}
+
+/// Whether a source is by now unlike what the key of this answer stands for.
+pub(crate) fn is_source_changed(
+    desk: &Desk,
+    broadcaster: &Broadcaster,
+    answer: &Broadcasted,
+) -> bool {
+    answer.duplicated && desk.imports.is_source_changed_of(broadcaster, answer.id)
 }
 
 /// What is told of a job.
@@ -262,9 +272,10 @@ pub(crate) fn create(desk: &Desk, asked: &Asked) -> Result<Answer, Refusal> {
     let members = asked.members()?;
     members.only(&["collection", "files", "partition", "primary_key", "vchannels"])?;
     let text = |name: &str| members.text(name).map(|text| text.map(str::to_owned));
-    let sets = match members.sets("files") {
-        Ok(sets) => sets,
-        Err(_flat) => members.texts("files")?.into_iter().map(|file| vec![file]).collect(),
+    let sets = match (members.sets("files"), members.texts("files")) {
+        (Ok(sets), _) => sets,
+        (_, Ok(files)) => ImportRequest::sets_of(files),
+        _ => return Err(wrong("files", "a list of texts, or a list of lists of texts")),
     };
     let wanted = Wanted {
         collection: members.needed("collection")?.to_owned(),
@@ -291,6 +302,8 @@ pub(crate) fn create(desk: &Desk, asked: &Asked) -> Result<Answer, Refusal> {
     if let Some(members) = object.as_object_mut() {
         members.insert("duplicated".into(), json!(answer.duplicated));
         members.insert("clock_held".into(), json!(answer.clock_held));
+        let is_changed = is_source_changed(desk, &broadcaster, &answer);
+        members.insert("source_changed".into(), json!(is_changed));
     }
     let status = if answer.duplicated { 200 } else { 201 };
     let place = format!("/v1/jobs/{}", answer.id);

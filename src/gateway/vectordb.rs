@@ -43,11 +43,12 @@ pub(crate) fn create(desk: &Desk, asked: &Asked) -> Result<Answer, Refusal> {
         primary_key: text("primary_key")?,
         vchannels: options.count("vchannels")?,
     };
-    let (_, answer) = imports::submit(desk, asked, wanted, desk.wait(asked))?;
+    let (broadcaster, answer) = imports::submit(desk, asked, wanted, desk.wait(asked))?;
     let data = json!({
         "jobId": answer.id.to_string(),
         "duplicated": answer.duplicated,
         "expiresAt": answer.expires_at_ms.map(time),
+        "source_changed": imports::is_source_changed(desk, &broadcaster, &answer),
     });
     Ok(answered(&data).of_key(&answer))
 }

@@ -292,18 +292,29 @@ impl Imports {
             duplicated: answer.duplicated,
             expires_at_ms: answer.expires_at_ms,
             reason: if completed { String::new() } else { job.reason().to_owned() },
-            source_changed: answer.duplicated && self.is_source_changed(job),
+            source_changed: answer.duplicated && self.is_source_changed(job, u64::MAX),
             clock_held: answer.clock_held,
         }
     }
 
-    /// Whether a source of a job is by now unlike what was imported.
-    fn is_source_changed(&self, job: &Job) -> bool {
+    /// Whether a source of a job is by now unlike what was imported; so many bytes are read for it at
+    /// most.
+    fn is_source_changed(&self, job: &Job, mut bytes_max: u64) -> bool {
         let Some(plan) = &job.plan else { return false };
         let request = ImportRequest::decode(&job.accepted.payload);
         let origin = request.and_then(|(request, _)| Origin::of(request.root(), self.roots()));
         // What cannot be looked at is not what it was.
-        origin.map_or(true, |origin| plan.files.iter().any(|file| is_changed(file, &origin)))
+        origin.map_or(true, |origin| {
+            plan.files.iter().any(|file| is_changed(file, &origin, &mut bytes_max))
+        })
+    }
+
+    /// The same of a job by its identity, for an answer that does not wait for long; of one that has
+    /// no plan yet nothing is changed.
+    #[cfg(feature = "gateway")]
+    pub(crate) fn is_source_changed_of(&self, broadcaster: &Broadcaster, id: BroadcastId) -> bool {
+        const BYTES_MAX: u64 = 64 << 20;
+        broadcaster.jobs().get(id).is_some_and(|job| self.is_source_changed(&job, BYTES_MAX))
     }
 
     /// Follows a job to its end.

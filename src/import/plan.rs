@@ -267,13 +267,16 @@ pub(crate) fn fault_of(detail: &[u8]) -> Option<usize> {
 }
 
 /// Whether a file is by now unlike its plan: another content, or none. Its bytes are read only
-/// where size and times do not tell.
-pub(crate) fn is_changed(file: &PlanFile, origin: &Origin) -> bool {
+/// where size and times do not tell, and as long as `left` has so many bytes: of a larger one other
+/// times alone say it.
+pub(crate) fn is_changed(file: &PlanFile, origin: &Origin, left: &mut u64) -> bool {
     let planned = identity(file);
     let Ok(source) = origin.open(Path::new(&file.path)) else { return true };
     if source.identity == planned {
         return false;
     }
+    let Some(rest) = left.checked_sub(planned.bytes) else { return true };
+    *left = rest;
     source.identity.bytes != planned.bytes
         || source.sha256().is_none_or(|found| found.0 != file.sha256)
 }
@@ -305,7 +308,7 @@ mod tests {
             assert_eq!((&a.survey.schema, a.rows_before), (&b.survey.schema, b.rows_before));
             assert_eq!((&a.survey.sha256, a.survey.rows), (&b.survey.sha256, b.survey.rows));
         }
-        assert!(!record.files.iter().any(|file| is_changed(file, &Origin::System)));
+        assert!(!record.files.iter().any(|file| is_changed(file, &Origin::System, &mut 1000)));
         let cut = JobPlan { detail: Vec::new(), ..record };
         assert_eq!(Plan::of(&cut).unwrap_err().kind(), ErrorKind::Corrupt);
     }
@@ -358,11 +361,11 @@ mod tests {
         let record = plan.record(BroadcastId(1), 1, Vec::new(), Vec::new()).unwrap();
         let file = record.files.first().unwrap();
         std::fs::remove_dir_all(&dir).unwrap();
-        assert!(is_changed(file, &Origin::System));
+        assert!(is_changed(file, &Origin::System, &mut 1000));
         std::fs::create_dir(&dir).unwrap();
         std::fs::write(&path, "a\n1\n").unwrap();
-        assert!(!is_changed(file, &Origin::System));
+        assert!(!is_changed(file, &Origin::System, &mut 1000));
         std::fs::write(&path, "a\n2\n").unwrap();
-        assert!(is_changed(file, &Origin::System));
+        assert!(is_changed(file, &Origin::System, &mut 1000));
     }
 }

@@ -117,21 +117,27 @@ impl ImportRequest {
     /// follow one another are the columns of one set.
     #[must_use]
     pub fn new(collection: impl Into<String>, files: Vec<PathBuf>) -> Self {
-        let mut sets: Vec<Vec<PathBuf>> = Vec::new();
+        Self::of_sets(collection, Self::sets_of(files))
+    }
+
+    /// The sets of a list of files: NumPy files of one directory that follow one another are one.
+    pub(crate) fn sets_of<P: AsRef<Path>>(files: Vec<P>) -> Vec<Vec<P>> {
+        let mut sets: Vec<Vec<P>> = Vec::new();
         let is_column = |path: &Path| Format::of_name(path).is_ok_and(|of| of == Format::Numpy);
         for file in files {
+            let path = file.as_ref();
             let of_last = sets.last_mut().filter(|set| {
-                let first = set.first().filter(|first| is_column(first) && is_column(&file));
-                first.is_some_and(|first| dir_of(first) == dir_of(&file))
+                let first = set.first().map(AsRef::as_ref);
+                let first = first.filter(|first| is_column(first) && is_column(path));
+                first.is_some_and(|first| dir_of(first) == dir_of(path))
             });
             match of_last {
                 Some(set) => set.push(file),
                 None => sets.push(vec![file]),
             }
         }
-        Self::of_sets(collection, sets)
+        sets
     }
-
     /// Asks for the rows of sets of files to go into `collection`: each set one file, or the
     /// NumPy files of its columns.
     #[must_use]

@@ -37,6 +37,58 @@ fn a_job_is_asked_for_waited_for_and_looked_at() {
     assert_eq!(committed(&place), 1000);
 }
 
+/// A one-dimensional `.npy` file of numbers.
+fn npy(numbers: &[i64]) -> Vec<u8> {
+    let shape =
+        format!("{{'descr': '<i8', 'fortran_order': False, 'shape': ({},), }}", numbers.len());
+    let head = format!("{shape:<117}\n");
+    let len = u16::try_from(head.len()).unwrap().to_le_bytes();
+    let numbers = numbers.iter().flat_map(|number| number.to_le_bytes());
+    let head = [&b"\x93NUMPY\x01\x00"[..], &len, head.as_bytes()].concat();
+    head.into_iter().chain(numbers).collect()
+}
+
+/// A list of columns is the set that it is on the command line, however it is written.
+#[test]
+fn columns_in_a_flat_list_are_one_set() {
+    let place = Place::new();
+    place.source("a.npy", npy(&[1, 2, 3]));
+    place.source("b.npy", npy(&[4, 5, 6]));
+    let server = place.serve();
+    for (files, rows) in [
+        (json!(["a.npy", "b.npy"]), 3),
+        (json!([["a.npy", "b.npy"]]), 3),
+        (json!(["a.npy"]), 3),
+        (json!([["a.npy"], ["b.npy"]]), 6),
+    ] {
+        let asked = Ask::post("/v1/jobs", &json!({ "collection": "c", "files": files }));
+        let job = server.ask(&asked.header("Prefer", "wait=60")).json();
+        assert_eq!((&job["state"], &job["rows"]), (&json!("Completed"), &json!(rows)), "{job}");
+    }
+    let mixed = json!({ "collection": "c", "files": ["a.npy", ["b.npy"]] });
+    let problem = server.post("/v1/jobs", &mixed).problem(400, "invalid-input");
+    assert!(problem["detail"].as_str().unwrap().contains("or a list of lists"), "{problem}");
+}
+
+/// A retry is answered as the original, and told that its files are others by now.
+#[test]
+fn a_retry_is_told_that_its_source_is_another_by_now() {
+    let place = Place::new();
+    place.rows("a.csv", 3);
+    let server = place.serve();
+    let body = json!({ "collection": "c", "files": ["a.csv"] });
+    let ask = Ask::post("/v1/jobs", &body).header("Idempotency-Key", "k");
+    let ask = ask.header("Prefer", "wait=60");
+    for changed in [false, false, true] {
+        if changed {
+            place.rows("a.csv", 4);
+        }
+        let (own, v2) = (server.ask(&ask).json(), server.create("k", "a.csv").data());
+        assert_eq!((&own["source_changed"], &own["rows"]), (&changed.into(), &3.into()), "{own}");
+        assert_eq!((&v2["source_changed"], &v2["jobId"]), (&changed.into(), &own["job_id"]));
+    }
+}
+
 /// A list says how many files a job has, and not which.
 #[test]
 fn a_page_of_jobs_is_small_however_many_files_they_have() {
