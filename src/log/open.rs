@@ -53,14 +53,14 @@ pub(crate) fn open(path: &Path, options: &Options) -> Result<(Shared, RecoveryRe
     } else {
         resume(path, options, lock, survey)
     };
-    opened.map(|opened| {
+    opened.and_then(|opened| {
         if options.reserve {
-            opened.0.gate().kept = Kept::found(io, path);
+            opened.0.gate().kept = Kept::found(io, path)?;
         }
         if options.retention_rests {
             opened.0.gate().retaining = Retaining::resting();
         }
-        since(begin, opened)
+        Ok(since(begin, opened))
     })
 }
 

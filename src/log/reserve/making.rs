@@ -65,6 +65,20 @@ fn name(io: &dyn Io, mut spare: Spare, names: NameSync<'_>) -> std::result::Resu
     Ok(spare)
 }
 
+/// Makes another one in the place of one that an open has removed; none without space.
+///
+/// # Errors
+///
+/// Those of a sync of the directory.
+pub(super) fn remake(io: &dyn Io, dir: &Path, size: u64) -> Result<Option<Spare>> {
+    let made = prepare(io, dir, size).map_err(Fault::Refused);
+    match made.and_then(|(spare, names)| name(io, spare, names)) {
+        Ok(spare) => Ok(Some(spare)),
+        Err(Fault::Refused(_)) => Ok(None),
+        Err(Fault::Final(e)) => Err(e),
+    }
+}
+
 fn no_reserve(e: Error) -> Error {
     if e.kind() != ErrorKind::StoreFull {
         return e;
