@@ -22,6 +22,7 @@ use super::request::Request;
 use crate::channel::ChannelLog;
 use crate::error::{ErrorKind, Result};
 use crate::lsn::Lsn;
+use crate::told;
 
 /// The properties of the copy for one vchannel, but for what the channel stamps.
 pub(crate) fn properties(accepted: &Accepted, term: u64, vchannel: &str) -> Result<Properties> {
@@ -138,6 +139,10 @@ impl Inner {
 
     /// Finds out where the unresolved copies on a pchannel stand, in one pass for all tasks.
     pub(crate) fn resolve(&self, pchannel: &str) -> Result<()> {
+        told::behind(|| self.resolve_alone(pchannel))
+    }
+
+    fn resolve_alone(&self, pchannel: &str) -> Result<()> {
         let scan = self.scans.get(pchannel);
         let _one = scan.map(|scan| scan.lock().unwrap_or_else(PoisonError::into_inner));
         let (wanted, from) = self.unresolved(pchannel);

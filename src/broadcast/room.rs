@@ -23,6 +23,7 @@ use std::fmt;
 use super::core::Inner;
 use super::refusal;
 use crate::error::{Error, ErrorKind, Result};
+use crate::told;
 
 /// Room that has to be made first.
 #[derive(Debug)]
@@ -67,7 +68,7 @@ impl Inner {
     /// Those of `decide`, and of making room: nothing was decided then.
     pub(super) fn with_room<T>(&self, mut decide: impl FnMut() -> Result<T>) -> Result<T> {
         loop {
-            let e = match decide() {
+            let e = match told::behind(&mut decide) {
                 Err(e) => e,
                 decided => return decided,
             };

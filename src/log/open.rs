@@ -28,6 +28,7 @@ use super::writer::{Gate, SegmentRef, Shared};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Io;
 use crate::lsn::{Lsn, SegmentId};
+use crate::told;
 
 /// Opens or makes a log; the directory is locked when this returns.
 pub(crate) fn open(path: &Path, options: &Options) -> Result<(Shared, RecoveryReport)> {
@@ -102,7 +103,9 @@ fn remove_spares(io: &dyn Io, path: &Path, survey: &Survey, keeps_reserve: bool)
         if let Err(e) = io.remove(&spare)
             && e.kind() != std::io::ErrorKind::NotFound
         {
-            tracing::warn!(path = %spare.display(), error = %e, "a spare stays");
+            told::tell(
+                move || tracing::warn!(path = %spare.display(), error = %e, "a spare stays"),
+            );
         }
     }
 }

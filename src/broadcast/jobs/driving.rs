@@ -13,6 +13,7 @@ use crate::broadcast::refusal;
 use crate::broadcast::state::Job;
 use crate::broadcast::waiting::Watch;
 use crate::error::{Error, ErrorKind, Result};
+use crate::told;
 
 impl Jobs {
     /// Tells that a driver drives a job from here on: what was told to [`Jobs::stopped`] is over.
@@ -92,7 +93,9 @@ impl Inner {
             return;
         };
         if catch_unwind(AssertUnwindSafe(|| kind.job_ready(job, &jobs))).is_err() {
-            tracing::error!(job = job.0, "a driver panicked when it was told of its job");
+            told::tell(move || {
+                tracing::error!(job = job.0, "a driver panicked when it was told of its job");
+            });
             let why = "a driver panicked when it was told of its job";
             jobs.stopped(job, Error::new(ErrorKind::Io, why));
         }
