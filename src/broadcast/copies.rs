@@ -149,7 +149,8 @@ impl Inner {
         let Some(from) = from else { return Ok(()) };
         let unknown = || refusal::invalid(format!("unknown pchannel {pchannel}"));
         let channel = self.store.channel(pchannel).ok_or_else(unknown)?;
-        // An absence counts only if it is read after a failed log was opened again.
+        // An absence counts only if it is read behind all that was handed over, and after a failed
+        // log was opened again.
         channel.reopen()?;
         let mut found: HashMap<(BroadcastId, String), Found> = HashMap::new();
         let mut reader = channel.read_chunks(from)?;
@@ -280,6 +281,16 @@ impl Inner {
         let whole: BTreeSet<usize> = lane.whole().map(|(at, _)| at).collect();
         let others = lane.indexes.iter().filter(|at| !whole.contains(at));
         self.note_copies(id, others.map(|at| (*at, Copy::Unresolved)));
+    }
+
+    /// A step of a task did not come to its end: what it handed over to some pchannel, and did not
+    /// note, is known to that one alone.
+    pub(super) fn doubt_copies(&self, id: BroadcastId) {
+        let mut core = self.lock();
+        let Some(run) = core.runs.get_mut(&id) else { return };
+        for copy in run.copies.iter_mut().filter(|copy| **copy == Copy::Absent) {
+            *copy = Copy::Unresolved;
+        }
     }
 
     fn note_copies(&self, id: BroadcastId, copies: impl Iterator<Item = (usize, Copy)>) {

@@ -96,7 +96,10 @@ impl Inner {
             *taken = Some((now, id));
             drop(core);
             let stepped = catch_unwind(AssertUnwindSafe(|| self.step(id)));
-            let stepped = stepped.unwrap_or_else(|_panic| Ok(Next::Retry(PANICKED.to_owned())));
+            let stepped = stepped.unwrap_or_else(|_panic| {
+                self.doubt_copies(id);
+                Ok(Next::Retry(PANICKED.to_owned()))
+            });
             core = self.after_step(id, stepped);
             *taken = None;
         }

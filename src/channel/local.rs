@@ -372,6 +372,10 @@ impl ChannelLog for LocalChannel {
     }
 
     fn reopen(&self) -> Result<()> {
+        let log = locked(&self.open).log.clone();
+        if log.sync().is_ok() {
+            return Ok(());
+        }
         told::behind(|| self.reopen_alone())
     }
 
