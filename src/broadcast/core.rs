@@ -144,6 +144,8 @@ pub(crate) struct Run {
     pub(crate) ending: bool,
     /// Why it is parked and since when, durably.
     pub(crate) parked: Option<(String, u64)>,
+    /// When a worker is to take it.
+    pub(crate) due: Option<Duration>,
     pub(crate) retries: u32,
     /// Calls of its callback.
     pub(crate) calls: u32,
@@ -373,7 +375,7 @@ impl Inner {
 
     /// Has a worker take a task, at once or later.
     pub(crate) fn schedule(&self, core: &mut Core, id: BroadcastId, after: Duration) {
-        core.due.insert((self.monotonic().saturating_add(after), id));
+        core.set_due(id, self.monotonic().saturating_add(after));
         #[cfg(planted)]
         if crate::planted::is_active(crate::planted::Bug::WorkUntold) {
             return;
@@ -440,6 +442,28 @@ impl Core {
         }
     }
 
+    /// Has a task taken at an instant, or earlier where that was said before: once, however many
+    /// ask for it.
+    pub(crate) fn set_due(&mut self, id: BroadcastId, at: Duration) {
+        let Some(run) = self.runs.get_mut(&id) else { return };
+        if run.due.is_some_and(|due| due <= at) {
+            return;
+        }
+        if let Some(later) = run.due.replace(at) {
+            self.due.remove(&(later, id));
+        }
+        self.due.insert((at, id));
+    }
+
+    /// Takes the task that is due first, whenever that is.
+    pub(crate) fn take_due(&mut self) -> Option<BroadcastId> {
+        let (_, id) = self.due.pop_first()?;
+        if let Some(run) = self.runs.get_mut(&id) {
+            run.due = None;
+        }
+        Some(id)
+    }
+
     /// What a run of an acceptance starts with: copies that are acknowledged stand.
     pub(crate) fn run_of(&self, id: BroadcastId, unseen: Copy) -> Option<Run> {
         let task = self.state.task(id)?;
@@ -460,6 +484,7 @@ impl Core {
             again: false,
             ending: false,
             parked: task.parked.clone(),
+            due: None,
             retries: 0,
             calls: 0,
             tries: 0,

@@ -255,10 +255,11 @@ pub(super) fn take_up(core: &mut Core, store: &Store) -> Result<()> {
         run.taken_up_at_ms = now_ms;
         let claim = core.claim(&run.accepted, run.accepted_at_ms);
         core.locks.seize(Holder::Task(id), claim);
-        if run.parked.is_none() {
-            core.due.insert((Duration::ZERO, id));
-        }
+        let goes_on = run.parked.is_none();
         core.runs.insert(id, run);
+        if goes_on {
+            core.set_due(id, Duration::ZERO);
+        }
         hold_again(store, core, id)?;
     }
     let running = core.state.running_jobs();
