@@ -20,7 +20,7 @@ use super::core::{Copy, Core, Inner};
 use super::refusal;
 use super::request::Request;
 use crate::channel::ChannelLog;
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::lsn::Lsn;
 use crate::told;
 
@@ -97,6 +97,15 @@ pub(crate) type ByPchannel = Vec<(String, Vec<usize>)>;
 
 /// Copies that are looked for, by task.
 type Wanted = HashMap<BroadcastId, (Arc<Accepted>, Vec<usize>)>;
+
+/// What several pchannels come to: a want of space is told to whoever waits, and hidden by no other
+/// failure.
+fn worse(outcome: Result<()>, e: Error) -> Result<()> {
+    match outcome {
+        Err(before) if before.kind() == ErrorKind::StoreFull => Err(before),
+        _ => Err(e),
+    }
+}
 
 impl Inner {
     /// Opens the channels of a request again where an append had failed: one that stays poisoned
@@ -219,7 +228,7 @@ impl Inner {
         for (pchannel, indexes) in absent {
             match self.lane(&accepted, term, &pchannel, (&indexes, &begun)) {
                 Ok(lane) => lanes.push(lane),
-                Err(e) => outcome = Err(e),
+                Err(e) => outcome = worse(outcome, e),
             }
         }
         while !lanes.is_empty() {
@@ -236,7 +245,7 @@ impl Inner {
                         if !refused || lane.is_begun {
                             self.note_unresolved(id, &lane);
                         }
-                        outcome = Err(e);
+                        outcome = worse(outcome, e);
                     }
                 }
             }
@@ -250,7 +259,7 @@ impl Inner {
                     }
                     Err(e) => {
                         self.note_unresolved(id, &lane);
-                        outcome = Err(e);
+                        outcome = worse(outcome, e);
                     }
                 }
             }
@@ -301,5 +310,23 @@ impl Inner {
                 *slot = copy;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Callers without a deadline waited for the Park behind what another pchannel had said.
+    #[test]
+    fn no_other_failure_hides_a_want_of_space() {
+        #[track_caller]
+        fn check(kinds: &[ErrorKind], expected: ErrorKind) {
+            let failed = kinds.iter().map(|kind| Error::new(*kind, "a pchannel fails"));
+            assert_eq!(failed.fold(Ok(()), worse).unwrap_err().kind(), expected);
+        }
+        check(&[ErrorKind::StoreFull, ErrorKind::Io], ErrorKind::StoreFull);
+        check(&[ErrorKind::Io, ErrorKind::StoreFull], ErrorKind::StoreFull);
+        check(&[ErrorKind::Limit, ErrorKind::Io], ErrorKind::Io);
     }
 }
