@@ -437,9 +437,15 @@ impl Inner {
         }
         self.write_parts(&mut stream, covers, true)?;
         let end = stream.end(covers, begin);
-        let mut core = self.lock_to_decide(DECISION_LEN);
-        let (pending, _) = self.hand_over(&mut core, vec![Body::CheckpointEnd(end)])?;
-        Ok((end, pending))
+        Ok((end, self.write_end(end)?))
+    }
+
+    /// Where it lacks room that is made, and no part is written again.
+    pub(super) fn write_end(&self, end: CheckpointEnd) -> Result<Pending> {
+        self.with_room(|| {
+            let mut core = self.lock_to_decide(DECISION_LEN);
+            self.hand_over(&mut core, vec![Body::CheckpointEnd(end)]).map(|(pending, _)| pending)
+        })
     }
 
     /// Writes the parts that are full, or with `all` what there is.

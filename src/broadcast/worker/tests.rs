@@ -3,12 +3,16 @@
 use std::sync::Arc;
 use std::thread;
 
+use oncelog_format::control::{Body, CheckpointEnd};
 use oncelog_format::message::{BroadcastId, Scope};
 
 use crate::broadcast::core::Inner;
+use crate::broadcast::deciding::DECISION_LEN;
 use crate::broadcast::handle::Handle;
+use crate::broadcast::room::is_lack;
 use crate::broadcast::{Broadcaster, MessageType, Options, Request, Task, Verdict, replayed};
 use crate::error::{Error, ErrorKind};
+use crate::io::fault::{EIO, Fault, Which};
 use crate::io::mem::{Machine, MemIo};
 use crate::log::{CreateMode, Fill};
 use crate::store::{Store, StoreOptions};
@@ -91,5 +95,52 @@ fn a_task_is_due_once_however_many_wait_for_it() {
     }
     assert_eq!(core.due.len(), 1);
     drop(core);
+    broadcaster.close().unwrap();
+}
+
+/// All of it was written once more, up to a gigabyte, for want of a few blocks that were there.
+#[test]
+fn the_end_of_a_checkpoint_has_its_room_made_and_no_part_is_written_again() {
+    let (io, broadcaster, _) = parked();
+    let inner = broadcaster.inner();
+    let control = inner.store.control();
+    let owed = inner.lock().owed.control();
+    // Room for an End, and not for what is owed behind it.
+    while control.has_room(owed + 100) {
+        broadcaster.accept_window(&"x".repeat(500)).unwrap();
+    }
+    control.give_back(0);
+    // For a segment there is no space, for the least reserve there is.
+    io.set_free_blocks(Some(8));
+    let next = control.next_lsn().get();
+    let end = CheckpointEnd {
+        covers: next - 1,
+        begin_lsn: next,
+        part_count: 0,
+        stream_bytes: 0,
+        sha256: [0; 32],
+    };
+    let decided = {
+        let mut core = inner.lock_to_decide(DECISION_LEN);
+        inner.hand_over(&mut core, vec![Body::CheckpointEnd(end)]).map(drop)
+    };
+    assert!(is_lack(&decided.unwrap_err()));
+    assert_eq!(inner.write_end(end).unwrap().wait().unwrap().first.get(), next);
+    broadcaster.close().unwrap();
+}
+
+/// A checkpoint was begun without a word where the file of a segment was refused for another reason
+/// than space.
+#[test]
+fn what_keeps_a_checkpoint_for_space_from_its_segment_is_told() {
+    let (io, broadcaster, _) = parked();
+    let inner = broadcaster.inner();
+    let bytes = inner.lock().checkpoint_with(0);
+    while inner.store.control().has_room(bytes) {
+        broadcaster.accept_window(&"x".repeat(500)).unwrap();
+    }
+    io.arm(Which::Any, 1, 1, Fault::Error(EIO));
+    let told = inner.free_space().map_err(|e| e.kind());
+    assert_eq!((told, io.struck()), (Err(ErrorKind::Io), 1));
     broadcaster.close().unwrap();
 }
