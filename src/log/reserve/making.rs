@@ -187,16 +187,20 @@ impl Shared {
             Ok(()) => self.with_tail(gate, tail, |_| name(&*self.io, spare, names)),
         };
         gate.tail = Some(tail);
-        match named {
-            Ok(spare) => gate.kept.spare = Some(spare),
+        // The last handle of one that has lost its name frees its blocks, which takes its time.
+        let before = match named {
+            Ok(spare) => gate.kept.spare.replace(spare),
             Err(Fault::Refused(e)) => return Err(e),
             Err(Fault::Final(e)) => {
-                // The name may be that of either.
-                gate.kept.spare = None;
                 gate.set_poison(e);
+                // The name may be that of either.
+                gate.kept.spare.take()
             }
-        }
-        gate.check_open()
+        };
+        let is_open = gate.check_open();
+        drop(gate);
+        drop(before);
+        is_open
     }
 
     /// Makes sure that there is a reserve for all of it.
