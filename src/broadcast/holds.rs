@@ -72,7 +72,7 @@ impl Inner {
                 let more = bytes.saturating_add(ending.to(pchannel));
                 keep(&**channel, pchannel, (core.owed.to(pchannel), more))?;
             }
-            let pin = channel.pin(&name, None)?;
+            let pin = channel.pin(&name, None).map_err(|e| room::of_channel(pchannel, e))?;
             #[cfg(planted)]
             let pin = if crate::planted::is_active(crate::planted::Bug::EndUnpinned) {
                 ChannelPin::new(pin.lsn(), ())
@@ -226,7 +226,7 @@ fn keep(channel: &dyn ChannelLog, pchannel: &str, (owed, bytes): (u64, u64)) -> 
             "a pchannel owes as much as a reserve holds: until copies stand, it takes no more";
         return Err(Error::new(ErrorKind::StoreFull, what));
     }
-    if !channel.is_promised(all)? {
+    if !channel.is_promised(all).map_err(|e| room::of_channel(pchannel, e))? {
         return Err(room::lacks(Some(pchannel), all));
     }
     channel.owe(all);

@@ -2,17 +2,19 @@
 
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use oncelog_format::control::{Body, CheckpointEnd};
-use oncelog_format::message::{BroadcastId, Scope};
+use oncelog_format::message::{BroadcastId, Properties, Scope, Vchannel};
 
 use crate::broadcast::core::Inner;
 use crate::broadcast::deciding::DECISION_LEN;
 use crate::broadcast::handle::Handle;
 use crate::broadcast::room::is_lack;
 use crate::broadcast::{Broadcaster, MessageType, Options, Request, Task, Verdict, replayed};
+use crate::channel::Outgoing;
 use crate::error::{Error, ErrorKind};
-use crate::io::fault::{EIO, Fault, Which};
+use crate::io::fault::{CallKind, EIO, Fault, Which};
 use crate::io::mem::{Machine, MemIo};
 use crate::log::{CreateMode, Fill};
 use crate::store::{Store, StoreOptions};
@@ -30,14 +32,17 @@ impl MessageType for Parks {
     }
 }
 
+fn opened(io: &MemIo) -> Arc<Inner> {
+    let logs = crate::log::Options::new().segment_bytes_max(64 << 10).fill(Fill::None);
+    let options = StoreOptions::new().log(logs).create(CreateMode::IfMissing);
+    let store = Store::open("/s", &options.io(Arc::new(io.clone()))).unwrap();
+    replayed(store, Options::new().register(Arc::new(Parks))).unwrap()
+}
+
 /// A task that is parked, in a broadcaster that has no thread any more.
 fn parked() -> (MemIo, Broadcaster, BroadcastId) {
     let io = MemIo::new(Machine::new());
-    let logs = crate::log::Options::new().segment_bytes_max(64 << 10).fill(Fill::None);
-    let options = StoreOptions::new().log(logs).create(CreateMode::IfMissing);
-    let options = options.io(Arc::new(io.clone()));
-    let store = Store::open("/s", &options).unwrap();
-    let inner = replayed(store, Options::new().register(Arc::new(Parks))).unwrap();
+    let inner = opened(&io);
     let broadcaster = Broadcaster { handle: Arc::new(Handle::new(&inner)) };
     let scope = Scope {
         principal: "p".to_owned(),
@@ -142,5 +147,29 @@ fn what_keeps_a_checkpoint_for_space_from_its_segment_is_told() {
     io.arm(Which::Any, 1, 1, Fault::Error(EIO));
     let told = inner.free_space().map_err(|e| e.kind());
     assert_eq!((told, io.struck()), (Err(ErrorKind::Io), 1));
+    broadcaster.close().unwrap();
+}
+
+/// Whoever made his vchannels on it was told that control had failed, and to open the store again.
+#[test]
+fn a_channel_that_failed_is_opened_again_for_whoever_is_taken_in() {
+    let (io, broadcaster, _) = parked();
+    broadcaster.close().unwrap();
+    drop(broadcaster);
+    let io = MemIo::new(io.machine());
+    let inner = opened(&io);
+    let broadcaster = Broadcaster { handle: Arc::new(Handle::new(&inner)) };
+    let channel = Arc::clone(inner.store.channel("p0").unwrap());
+    let mut properties = Properties::new();
+    properties.set(&Vchannel("v0".to_owned())).unwrap();
+    channel.promise(1).unwrap();
+    let append = || channel.enqueue(&[Outgoing { properties, payload: b"x" }])?.wait();
+    io.arm(Which::Kind(CallKind::Sync), 1, 1, Fault::Error(EIO));
+    assert_eq!(append().unwrap_err().kind(), ErrorKind::OutcomeUnknown);
+    let asked = Request::new("Parks", None, vec!["another".to_owned()], vec![]).making_vchannels();
+    let told = broadcaster.submit(&asked, Some(Duration::ZERO)).unwrap_err();
+    // It is accepted: nobody waits for the disk here.
+    assert_eq!(told.kind(), ErrorKind::OutcomeUnknown, "{told}");
+    assert_eq!(broadcaster.inner().lock().runs.len(), 2);
     broadcaster.close().unwrap();
 }
