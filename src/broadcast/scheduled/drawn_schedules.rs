@@ -14,7 +14,7 @@ const CALLERS: u8 = 3;
 const ASKS: u8 = 2;
 /// This part of as many schedules as are drawn of a log: one of these takes as long as many of
 /// those.
-const PART: usize = 20;
+const PART: usize = 10;
 
 /// What callers were told of a key last: the payload, and the answer.
 type Told = Arc<std::sync::Mutex<BTreeMap<&'static str, (&'static str, Answer)>>>;
