@@ -86,7 +86,7 @@ pub(crate) fn kept(text: &str) -> Option<String> {
     if parsed.is_none() {
         let bytes = text.len();
         crate::told::tell(move || {
-            tracing::debug!(bytes, "a trace context that is none is dropped")
+            tracing::debug!(bytes, "a trace context that is none is dropped");
         });
     }
     parsed.map(|parent| parent.to_string())

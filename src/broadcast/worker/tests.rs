@@ -1,5 +1,7 @@
 //! What a task asks for while nobody works.
 
+#![expect(clippy::unwrap_used, reason = "a test may stop")]
+
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
