@@ -382,6 +382,8 @@ mod below;
 #[cfg(test)]
 mod crash;
 #[cfg(test)]
+mod first;
+#[cfg(test)]
 mod full;
 #[cfg(test)]
 mod halts;
