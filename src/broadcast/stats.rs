@@ -43,6 +43,8 @@ pub struct BroadcastStats {
     pub replay: ReplayStats,
     /// Jobs that are known at this moment, by the name of their phase.
     pub jobs: BTreeMap<&'static str, JobStats>,
+    /// Jobs that are not over and that nobody drives, at this moment: there is no space, say.
+    pub jobs_stopped: u64,
     /// Wall clock minus log time, in milliseconds.
     pub clock_offset_ms: i64,
     /// A wall clock far ahead is not believed: nothing expires.
@@ -235,6 +237,8 @@ impl Inner {
             stats.locks = counts.locks(core.lock_waiters.len());
             stats.checkpoints = counts.checkpoints(core.unchecked_bytes);
             stats.jobs = core.state.job_counts();
+            let stopped = core.stopped.keys().filter(|job| core.state.is_running(**job));
+            stats.jobs_stopped = u64::try_from(stopped.count()).unwrap_or(u64::MAX);
             for run in core.runs.values() {
                 let name = run.accepted.message_type.as_str();
                 let name = if self.types.contains_key(name) { name } else { UNREGISTERED };

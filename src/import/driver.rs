@@ -176,6 +176,7 @@ impl Driver<'_> {
         let record = plan.record(self.id, self.attempt, vchannels, Vec::new());
         let record = record.map_err(Halt::Failed)?;
         let from = self.jobs.plan(record).map_err(Halt::Stopped)?;
+        self.watch.gets_further(self.jobs);
         self.record(JobPhase::Importing, SURVEYED, 0).map_err(Halt::Stopped)?;
         Ok(Some((plan, from)))
     }
@@ -309,6 +310,7 @@ impl Driver<'_> {
                 ErrorKind::Limit => Halt::Failed(e),
                 _ => Halt::Stopped(e),
             })?;
+            self.watch.gets_further(self.jobs);
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 //! [`Imports`] owns the threads that drive jobs, a bounded number of them (`pool`), and tells of
 //! jobs (`look`).
 
+mod again;
 mod look;
 mod pool;
 

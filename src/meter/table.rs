@@ -438,6 +438,12 @@ pub(super) const BROADCAST_GAUGES: &[Values<BroadcastStats, f64>] = &[
         },
     },
     Row {
+        name: "oncelog_jobs_stopped",
+        unit: Unit::Count,
+        what: "Jobs that are not over and that nobody drives",
+        values: |s, set| set(&[], s.jobs_stopped as f64),
+    },
+    Row {
         name: "oncelog_clock_offset_seconds",
         unit: Unit::Seconds,
         what: "Wall clock minus log time",
