@@ -117,7 +117,7 @@ impl Driver<'_> {
     /// All but the ending; the number of rows that stand.
     fn work(&self, job: &Job) -> Step<u64> {
         // A job is cancelled also where its source cannot be read.
-        self.watch.go_on().map_err(|e| self.halt(e))?;
+        self.watch.go_on(self.attempt).map_err(|e| self.halt(e))?;
         let (request, collection) =
             ImportRequest::decode(&job.accepted.payload).map_err(Halt::Failed)?;
         let gone = || Error::new(ErrorKind::InvalidInput, "the collection is no longer there");
@@ -159,7 +159,7 @@ impl Driver<'_> {
             read = read.saturating_add(bytes);
             let percent = (read.saturating_mul(SURVEYED) / total.max(1)).min(SURVEYED);
             self.watch.set(JobPhase::PreImporting, percent, 0);
-            self.watch.go_on()
+            self.watch.go_on(self.attempt)
         };
         let expected = match collection.schema.as_slice() {
             [] => None,
@@ -271,7 +271,7 @@ impl Driver<'_> {
             })?;
             for slice in slices {
                 let mut slice = slice.map_err(|e| self.halt(e))?;
-                self.watch.go_on().map_err(|e| self.halt(e))?;
+                self.watch.go_on(self.attempt).map_err(|e| self.halt(e))?;
                 self.append(&mut slice, lanes)?;
                 let percent = self.show(slice.rows_behind, plan.rows);
                 if percent >= recorded + RECORD_STEP && percent < APPENDED {

@@ -59,7 +59,8 @@ pub(super) struct Running {
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) progress: ImportProgress,
-    pub(super) cancelled: bool,
+    /// The attempt that was cancelled: no other one is.
+    pub(super) cancelled: Option<u32>,
     /// Why the driver stopped, until somebody asks for another try, or one gets further.
     pub(super) stopped: Option<Error>,
     /// When it did.
@@ -78,7 +79,7 @@ impl Entry {
         let phase = JobPhase::Pending;
         Self {
             progress: ImportProgress { phase, percent: 0, rows: 0, rows_total: None },
-            cancelled: false,
+            cancelled: None,
             stopped: None,
             stopped_at: Duration::ZERO,
             stops: 0,
@@ -86,6 +87,11 @@ impl Entry {
             is_driven: false,
             is_queued: false,
         }
+    }
+
+    /// Whether the current attempt was cancelled.
+    fn is_cancelled(&self, attempt: impl FnOnce() -> Option<u32>) -> bool {
+        self.cancelled.is_some_and(|cancelled| attempt() == Some(cancelled))
     }
 
     /// Whether a driver is at work on it.
@@ -119,11 +125,12 @@ impl Imports {
     pub(super) fn drive_in(&self, running: &mut Running, job: BroadcastId, jobs: &Jobs) {
         let may_begin = running.driving < self.shared.jobs_at_once;
         let entry = running.jobs.entry(job).or_insert_with(Entry::new);
-        if entry.is_driven || (entry.is_queued && !entry.cancelled) {
+        let is_cancelled = entry.is_cancelled(|| jobs.get(job).map(|job| job.attempt));
+        if entry.is_driven || (entry.is_queued && !is_cancelled) {
             return;
         }
         running.again.forget(job);
-        if may_begin || entry.cancelled {
+        if may_begin || is_cancelled {
             self.begin(running, job, jobs);
         } else {
             entry.is_queued = true;
@@ -204,7 +211,16 @@ impl Imports {
             entry.is_driven = false;
         }
         match ended {
-            Ok(Ok(())) => drop(running.jobs.remove(&job)),
+            Ok(Ok(())) => {
+                let left = running.jobs.remove(&job).and_then(|entry| entry.cancelled);
+                // Another attempt may have begun meanwhile, and been cancelled.
+                if let Some(attempt) = left
+                    && jobs.get(job).is_some_and(|job| job.over.is_none() && job.attempt == attempt)
+                {
+                    let cancelled = Some(attempt);
+                    running.jobs.insert(job, Entry { cancelled, ..Entry::new() });
+                }
+            }
             Ok(Err(error)) => self.stopped(&mut running, (job, jobs), error),
             Err(_) => {
                 let error = Error::new(ErrorKind::Io, "the driver of an import panicked");
@@ -280,13 +296,13 @@ impl Watch {
         }
     }
 
-    /// Fails when the job was cancelled, or the store is being closed.
-    pub(crate) fn go_on(&self) -> Result<()> {
+    /// Fails when this attempt of the job was cancelled, or the store is being closed.
+    pub(crate) fn go_on(&self, attempt: u32) -> Result<()> {
         let running = self.imports.pool().lock();
         if running.closing {
             return Err(Error::new(ErrorKind::Closed, "the store is being closed"));
         }
-        if running.jobs.get(&self.job).is_some_and(|entry| entry.cancelled) {
+        if running.jobs.get(&self.job).is_some_and(|entry| entry.cancelled == Some(attempt)) {
             return Err(Error::new(ErrorKind::InvalidInput, "the job was cancelled"));
         }
         Ok(())
