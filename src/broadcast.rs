@@ -59,6 +59,7 @@ mod tombstones;
 mod trace;
 mod view;
 pub(crate) mod waiting;
+mod weight;
 mod window;
 mod worker;
 

@@ -26,6 +26,11 @@ pub struct BroadcastStats {
     pub keys: KeyStats,
     /// The idempotency window at this moment.
     pub window: WindowSummary,
+    /// Bytes that the keys of the window take of a checkpoint, at this moment.
+    pub window_bytes: u64,
+    /// Most bytes that they may take, beside all else that there is at this moment. Above it new
+    /// work is refused with `WindowFull`, or keys are evicted, as with the bound of their number.
+    pub window_bytes_max: u64,
     /// Requests that waited for resource locks.
     pub locks: WaitStats,
     /// Callers that wait for a key at this moment: for its admission, or for its effect.
@@ -234,6 +239,7 @@ impl Inner {
             let core = self.lock();
             let now_ms = self.time().expiry_ms(core.state.newest_ms());
             stats.window = WindowSummary::of(&core.state, now_ms);
+            (stats.window_bytes, stats.window_bytes_max) = core.key_bytes();
             stats.locks = counts.locks(core.lock_waiters.len());
             stats.checkpoints = counts.checkpoints(core.unchecked_bytes);
             stats.jobs = core.state.job_counts();
