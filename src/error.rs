@@ -274,6 +274,16 @@ impl Error {
     }
 }
 
+impl Error {
+    /// Its text, without a path that is not to be shown.
+    #[cfg(feature = "gateway")]
+    pub(crate) fn told_without(&self, is_hidden: impl FnOnce(&Path) -> bool) -> String {
+        let mut told = self.clone();
+        told.0.path = told.0.path.filter(|path| !is_hidden(path));
+        told.to_string()
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.message)?;

@@ -48,11 +48,15 @@ mod source;
 mod stream;
 mod verdict;
 
+#[cfg(feature = "gateway")]
+pub(crate) use self::asking::{is_under_way, key_scope, principal_of};
 pub use self::decoder::is_decoding;
 pub use self::format::Format;
 pub use self::jobs::{
     ImportCall, ImportFile, ImportJob, ImportPage, ImportProgress, ImportReport, Imports, JobLook,
 };
+#[cfg(feature = "gateway")]
+pub(crate) use self::kind::is_of_import;
 pub use self::replay::{ReplayReport, ReplaySelection, replay};
 pub use self::request::{COLLECTION_NAME_LEN_MAX, COLLECTION_VCHANNELS_MAX, ImportRequest};
 pub use self::roots::ImportRoots;

@@ -43,6 +43,7 @@
 //! | feature | what it adds |
 //! | --- | --- |
 //! | none | the log and the broadcaster |
+//! | `gateway` | the HTTP service, with `import` and `metrics`: module `gateway` |
 //! | `import` | bulk import from Parquet, JSON, JSON Lines, CSV and NumPy: module `import` |
 //! | `metrics` | [`Log::stats`] and those of a broadcaster for the `metrics` facade: `Meter` |
 //! | `openraft` | the log as the log storage of a raft node: module `raft` |
@@ -62,6 +63,8 @@ pub mod broadcast;
 pub mod channel;
 mod clock;
 mod error;
+#[cfg(feature = "gateway")]
+pub mod gateway;
 mod histogram;
 #[cfg(feature = "import")]
 pub mod import;

@@ -5,13 +5,15 @@
 //! within an append, under a lock of the log, or on a thread of it, and a scrape that never comes
 //! costs nothing.
 
-mod table;
+pub(crate) mod table;
 
 use std::collections::BTreeMap;
 
 use metrics::{Key, Label, Level, Metadata, Recorder, with_recorder};
 
-use self::table::{BROADCAST_COUNTERS, BROADCAST_GAUGES, LOG_COUNTERS, LOG_GAUGES, LOG_HISTOGRAMS};
+use self::table::{
+    BROADCAST_COUNTERS, BROADCAST_GAUGES, LOG_COUNTERS, LOG_GAUGES, LOG_HISTOGRAMS, Values,
+};
 use crate::broadcast::BroadcastStats;
 use crate::log::LogStats;
 
@@ -52,24 +54,14 @@ impl Meter {
 
     /// Publishes the stats of a log, labelled with `log`.
     pub fn publish_log(&mut self, log: &str, stats: &LogStats) {
-        let label = || vec![Label::new("log", log.to_owned())];
+        let labels = [Label::new("log", log.to_owned())];
         let before = self.seen.entry(log.to_owned()).or_default();
         with_recorder(|recorder| {
-            for row in LOG_COUNTERS {
-                (row.values)(stats, &mut |labels, value| {
-                    let key = key(row.name, label(), labels);
-                    recorder.register_counter(&key, &METADATA).absolute(value);
-                });
-            }
-            for row in LOG_GAUGES {
-                (row.values)(stats, &mut |labels, value| {
-                    let key = key(row.name, label(), labels);
-                    recorder.register_gauge(&key, &METADATA).set(value);
-                });
-            }
+            set_counters(recorder, LOG_COUNTERS, stats, &labels);
+            set_gauges(recorder, LOG_GAUGES, stats, &labels);
             for (row, scale) in LOG_HISTOGRAMS {
-                let histogram =
-                    recorder.register_histogram(&key(row.name, label(), &[]), &METADATA);
+                let key = key(row.name, labels.to_vec(), &[]);
+                let histogram = recorder.register_histogram(&key, &METADATA);
                 for (value, count) in (row.values)(stats).since((row.values)(before)) {
                     let count = usize::try_from(count).unwrap_or(usize::MAX);
                     histogram.record_many(value as f64 * scale, count);
@@ -82,18 +74,8 @@ impl Meter {
     /// Publishes the stats of a broadcaster, and of its logs.
     pub fn publish(&mut self, stats: &BroadcastStats) {
         with_recorder(|recorder| {
-            for row in BROADCAST_COUNTERS {
-                (row.values)(stats, &mut |labels, value| {
-                    let key = key(row.name, Vec::new(), labels);
-                    recorder.register_counter(&key, &METADATA).absolute(value);
-                });
-            }
-            for row in BROADCAST_GAUGES {
-                (row.values)(stats, &mut |labels, value| {
-                    let key = key(row.name, Vec::new(), labels);
-                    recorder.register_gauge(&key, &METADATA).set(value);
-                });
-            }
+            set_counters(recorder, BROADCAST_COUNTERS, stats, &[]);
+            set_gauges(recorder, BROADCAST_GAUGES, stats, &[]);
         });
         for (name, of_log) in &stats.logs {
             self.publish_log(name, of_log);
@@ -107,9 +89,43 @@ impl Default for Meter {
     }
 }
 
-static METADATA: Metadata<'_> = Metadata::new("oncelog", Level::INFO, Some("oncelog"));
+pub(crate) static METADATA: Metadata<'_> = Metadata::new("oncelog", Level::INFO, Some("oncelog"));
 
-fn key(name: &'static str, mut labels: Vec<Label>, more: &[(&'static str, &str)]) -> Key {
+/// Sets counters to what stats say.
+pub(crate) fn set_counters<T>(
+    recorder: &dyn Recorder,
+    rows: &[Values<T, u64>],
+    stats: &T,
+    labels: &[Label],
+) {
+    for row in rows {
+        (row.values)(stats, &mut |more, value| {
+            let key = key(row.name, labels.to_vec(), more);
+            recorder.register_counter(&key, &METADATA).absolute(value);
+        });
+    }
+}
+
+/// Sets gauges to what stats say.
+pub(crate) fn set_gauges<T>(
+    recorder: &dyn Recorder,
+    rows: &[Values<T, f64>],
+    stats: &T,
+    labels: &[Label],
+) {
+    for row in rows {
+        (row.values)(stats, &mut |more, value| {
+            let key = key(row.name, labels.to_vec(), more);
+            recorder.register_gauge(&key, &METADATA).set(value);
+        });
+    }
+}
+
+pub(crate) fn key(
+    name: &'static str,
+    mut labels: Vec<Label>,
+    more: &[(&'static str, &str)],
+) -> Key {
     labels.extend(more.iter().map(|(name, value)| Label::new(*name, (*value).to_owned())));
     Key::from_parts(name, labels)
 }

@@ -17,6 +17,7 @@ mod program {
     pub(crate) mod logs;
     pub(crate) mod record;
     pub(crate) mod render;
+    pub(crate) mod service;
     pub(crate) mod stats;
     pub(crate) mod value;
     pub(crate) mod verify;
@@ -28,7 +29,8 @@ use std::sync::OnceLock;
 
 use clap::Parser;
 use program::{
-    append, config, dump, failure, inspect, keys, logs, record, render, stats, value, verify, work,
+    append, config, dump, failure, inspect, keys, logs, record, render, service, stats, value, verify,
+    work,
 };
 
 #[derive(Debug, Parser)]

@@ -6,7 +6,7 @@ use oncelog_format::control::{Body, ControlRecord, DropCause, Outcome};
 use oncelog_format::message::{BroadcastId, Scope};
 
 use super::policy::Policy;
-use super::state::State;
+use super::state::{State, TaskState};
 
 /// What is known of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +72,38 @@ pub struct KeyInfo {
     pub unsure: bool,
 }
 
+impl KeyInfo {
+    /// What a state knows of the key of one scope, at `at_ms`.
+    #[cfg(feature = "gateway")]
+    pub(crate) fn of(state: &State, scope: &Scope, at_ms: u64) -> Self {
+        let owner = state.owner(scope);
+        match owner.and_then(|id| Some((id, state.task(id)?))) {
+            Some((id, task)) => {
+                Seen::of(id, &task).into_info(scope.clone(), state.is_running(id), at_ms)
+            }
+            None => {
+                let (principal, key) = (&scope.principal, &scope.client_key);
+                Self::unknown(key.clone(), state.seen().holds(principal, key, Some(scope)))
+            }
+        }
+    }
+
+    pub(crate) fn unknown(key: Vec<u8>, probably_seen: bool) -> Self {
+        Self {
+            scope: None,
+            key,
+            state: KeyState::Unknown,
+            id: None,
+            accepted_at_ms: None,
+            done_at_ms: None,
+            expires_at_ms: None,
+            cause: None,
+            probably_seen,
+            unsure: false,
+        }
+    }
+}
+
 /// Follows the keys of a principal through the records.
 #[derive(Clone, Debug)]
 pub struct KeyHistory {
@@ -109,16 +141,7 @@ impl KeyHistory {
             if scope.principal != self.principal || other || state.owner(scope) != Some(id) {
                 continue;
             }
-            let seen = Seen {
-                id,
-                accepted_at_ms: task.accepted_at_ms,
-                lifetime_ms: task.accepted.lifetime_ms,
-                firm: task.accepted.firm,
-                parked: task.parked.as_ref().map(|(reason, _)| reason.clone()),
-                done: task.done.clone(),
-                dropped: None,
-            };
-            self.newest.insert(scope.clone(), seen);
+            self.newest.insert(scope.clone(), Seen::of(id, &task));
             self.scopes.insert(id, scope.clone());
         }
     }
@@ -172,18 +195,8 @@ impl KeyHistory {
     #[must_use]
     pub fn into_keys(self, state: &State, at_ms: u64) -> Vec<KeyInfo> {
         if let (true, Some(key)) = (self.newest.is_empty(), &self.key) {
-            return vec![KeyInfo {
-                scope: None,
-                key: key.clone(),
-                state: KeyState::Unknown,
-                id: None,
-                accepted_at_ms: None,
-                done_at_ms: None,
-                expires_at_ms: None,
-                cause: None,
-                probably_seen: state.seen().holds(&self.principal, key, None),
-                unsure: false,
-            }];
+            let probably_seen = state.seen().holds(&self.principal, key, None);
+            return vec![KeyInfo::unknown(key.clone(), probably_seen)];
         }
         let info = |(scope, seen): (Scope, Seen)| {
             let running = state.is_running(seen.id);
@@ -194,6 +207,18 @@ impl KeyHistory {
 }
 
 impl Seen {
+    fn of(id: BroadcastId, task: &TaskState) -> Self {
+        Self {
+            id,
+            accepted_at_ms: task.accepted_at_ms,
+            lifetime_ms: task.accepted.lifetime_ms,
+            firm: task.accepted.firm,
+            parked: task.parked.as_ref().map(|(reason, _)| reason.clone()),
+            done: task.done.clone(),
+            dropped: None,
+        }
+    }
+
     fn into_info(self, scope: Scope, running: bool, at_ms: u64) -> KeyInfo {
         let done_at_ms = self.done.as_ref().map(|(_, at)| *at);
         let over_at_ms = done_at_ms.map(|at| at.saturating_add(self.lifetime_ms));

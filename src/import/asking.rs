@@ -1,6 +1,7 @@
 //! From the request of an import to its broadcast: the scope, and the collection, which is made
 //! with the acceptance where there is none.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use oncelog_format::control::Collection;
@@ -9,6 +10,8 @@ use oncelog_format::message::{Resource, Scope};
 use super::jobs::ImportCall;
 use super::kind::IMPORT;
 use super::request::ImportRequest;
+#[cfg(feature = "gateway")]
+use crate::broadcast::Job;
 use crate::broadcast::{Answer, Broadcaster, CollectionSpec, Identity, Request, State};
 use crate::error::{ErrorKind, Result};
 
@@ -19,6 +22,9 @@ pub(super) const COLLECTION: &str = "collection";
 pub(super) fn held(collection: u64) -> Resource {
     Resource { domain: COLLECTION.to_owned(), key: collection.to_string(), shared: true }
 }
+
+/// The property that says who asked for an import without a key.
+pub(super) const PRINCIPAL: &str = "principal";
 
 /// Submits an import.
 ///
@@ -73,6 +79,45 @@ fn collection(
     (spec.collection(id), Some(spec))
 }
 
+/// The scope of a key of a principal: that of an import belongs to the collection as it is.
+pub(crate) fn key_scope(collection: &Collection, principal: &str, key: &str) -> Scope {
+    Scope {
+        principal: principal.to_owned(),
+        message_type: IMPORT.to_owned(),
+        domain: COLLECTION.to_owned(),
+        identity: collection.id.to_string(),
+        generation: collection.generation,
+        client_key: key.as_bytes().to_vec(),
+    }
+}
+
+/// Whether an import of this key was accepted and its job is not made yet.
+#[cfg(feature = "gateway")]
+pub(crate) fn is_under_way(
+    broadcaster: &Broadcaster,
+    collection: &str,
+    principal: &str,
+    key: &str,
+) -> bool {
+    broadcaster.read(|state, _| {
+        let owner = state.collection_named(collection).and_then(|found| {
+            let scope = key_scope(found, principal, key);
+            state.task(state.owner(&scope)?)
+        });
+        owner.is_some_and(|task| task.done.is_none())
+    })
+}
+
+/// Who asked for a job.
+#[cfg(feature = "gateway")]
+pub(crate) fn principal_of(job: &Job) -> &str {
+    if let Some(scope) = &job.accepted.scope {
+        return &scope.principal;
+    }
+    let said = job.accepted.properties.iter().find(|(name, _)| name == PRINCIPAL);
+    said.and_then(|(_, name)| std::str::from_utf8(name).ok()).unwrap_or("default")
+}
+
 /// The broadcast of an import.
 pub(super) fn asked(
     request: &ImportRequest,
@@ -80,17 +125,16 @@ pub(super) fn asked(
     collection: &Collection,
     made: Option<CollectionSpec>,
 ) -> Request {
-    let scope = call.key.as_ref().map(|key| Scope {
-        principal: call.principal.clone(),
-        message_type: IMPORT.to_owned(),
-        domain: COLLECTION.to_owned(),
-        identity: collection.id.to_string(),
-        generation: collection.generation,
-        client_key: key.clone().into_bytes(),
-    });
+    let scope = call.key.as_ref().map(|key| key_scope(collection, &call.principal, key));
+    // A scope says who asked; without a key there is none.
+    let mut properties = BTreeMap::new();
+    if scope.is_none() {
+        properties.insert(PRINCIPAL.to_owned(), call.principal.clone().into_bytes());
+    }
     let payload = request.encode(collection.id);
     let asked = Request::new(IMPORT, scope, collection.vchannels.clone(), payload)
         .resources(vec![held(collection.id)])
+        .properties(properties)
         .identity(Identity::Fields(request.fields(collection.id)));
     match made {
         Some(spec) => asked.making_collection(collection.id, spec),

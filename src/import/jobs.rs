@@ -377,6 +377,8 @@ fn is_failed(jobs: &Jobs, job: BroadcastId) -> bool {
 
 /// Begins the next attempt of a job that failed, unless another call was faster.
 fn retry(jobs: &Jobs, job: BroadcastId, wait: Option<Duration>) -> Result<()> {
+    // Its end may have been handed over and not be durable yet.
+    jobs.wait(job, wait)?;
     match jobs.reattempt(job, wait) {
         Err(e) if e.kind() == ErrorKind::InvalidInput && !is_failed(jobs, job) => Ok(()),
         begun => begun.map(drop),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use oncelog_format::message::{BroadcastId, Resource};
 
-use super::asking::{COLLECTION, held};
+use super::asking::{COLLECTION, PRINCIPAL, held};
 use super::jobs::Imports;
 use super::request::ImportRequest;
 use super::verdict::{ABORT, AttemptOf, COMMIT};
@@ -134,7 +134,9 @@ fn check_own(request: &Request, asked: &ImportRequest, id: u64) -> Result<()> {
     if own != given {
         return unlike(name, "resources", &listed(&own), &listed(&given));
     }
-    if let Some(property) = request.properties.keys().next() {
+    // Who asks without a key says so by a property.
+    let is_own = |property: &&String| request.scope.is_none() && *property == PRINCIPAL;
+    if let Some(property) = request.properties.keys().find(|property| !is_own(property)) {
         return unlike(name, "properties", &"none", property);
     }
     if request.payload != asked.clone().canonical()?.encode(id) {
@@ -196,6 +198,12 @@ impl MessageType for Ending {
     fn apply(&self, _task: &Task) -> Verdict {
         Verdict::Done
     }
+}
+
+/// Whether a type is one of those of imports.
+#[cfg(feature = "gateway")]
+pub(crate) fn is_of_import(name: &str) -> bool {
+    [IMPORT, COMMIT, ABORT].contains(&name)
 }
 
 /// The types, to be registered where the store is opened.

@@ -13,8 +13,9 @@ mod columns;
 
 use std::sync::Arc;
 
+use arrow_array::cast::AsArray as _;
 use arrow_array::{Array, RecordBatch};
-use arrow_schema::SchemaRef;
+use arrow_schema::{DataType, SchemaRef};
 use arrow_select::concat::concat_batches;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
@@ -95,8 +96,35 @@ fn measure(source: &Source, batch: &RecordBatch, sizer: &mut SliceSizer) -> Resu
     Ok(())
 }
 
+/// Bytes of the values that the rows of a column have. A part of a list shares its values with the
+/// whole, and what arrow says of its size has all of them in it.
 fn slice_bytes(column: &dyn Array) -> usize {
-    column.to_data().get_slice_memory_size().unwrap_or(usize::MAX >> 16)
+    let own = match column.data_type() {
+        DataType::List(_) => {
+            let list = column.as_list::<i32>();
+            let (from, count) = range(list.value_offsets());
+            slice_bytes(&*list.values().slice(from, count))
+        }
+        DataType::Map(..) => {
+            let map = column.as_map();
+            let (from, count) = range(map.value_offsets());
+            slice_bytes(&map.entries().slice(from, count))
+        }
+        DataType::Struct(_) => {
+            let parts = column.as_struct().columns().iter().map(|part| slice_bytes(part));
+            parts.fold(0, usize::saturating_add)
+        }
+        _ => return column.to_data().get_slice_memory_size().unwrap_or(usize::MAX >> 16),
+    };
+    // Where each row ends, and whether it is there.
+    own.saturating_add(column.len().saturating_mul(5))
+}
+
+/// Which values the rows of a list have, by where each row ends.
+fn range(ends: &[i32]) -> (usize, usize) {
+    let at = |end: Option<&i32>| end.and_then(|end| usize::try_from(*end).ok()).unwrap_or(0);
+    let from = at(ends.first());
+    (from, at(ends.last()).saturating_sub(from))
 }
 
 /// The second pass over a source.

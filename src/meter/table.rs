@@ -10,25 +10,25 @@ use crate::histogram::Histogram;
 use crate::log::LogStats;
 
 /// Takes a value with its labels.
-type Set<'a, V> = &'a mut dyn FnMut(&[(&'static str, &str)], V);
+pub(crate) type Set<'a, V> = &'a mut dyn FnMut(&[(&'static str, &str)], V);
 
 /// A metric and where its values come from.
 #[derive(Debug)]
-pub(super) struct Row<F> {
-    pub(super) name: &'static str,
-    pub(super) unit: Unit,
-    pub(super) what: &'static str,
-    pub(super) values: F,
+pub(crate) struct Row<F> {
+    pub(crate) name: &'static str,
+    pub(crate) unit: Unit,
+    pub(crate) what: &'static str,
+    pub(crate) values: F,
 }
 
 /// A metric of plain values.
-type Values<T, V> = Row<fn(&T, Set<'_, V>)>;
+pub(crate) type Values<T, V> = Row<fn(&T, Set<'_, V>)>;
 
 /// A metric of a histogram.
 type Of = Row<fn(&LogStats) -> &Histogram>;
 
 /// From microseconds to seconds.
-const MICROS: f64 = 1e-6;
+pub(crate) const MICROS: f64 = 1e-6;
 
 /// Counters of a log.
 pub(super) const LOG_COUNTERS: &[Values<LogStats, u64>] = &[

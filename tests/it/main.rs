@@ -53,6 +53,8 @@ mod pass_on;
 mod recovery;
 mod reference;
 mod retention;
+#[cfg(feature = "cli")]
+mod serve;
 mod spans;
 #[cfg(feature = "cli")]
 mod store_damage;

@@ -1,6 +1,7 @@
 //! Each planted bug must break a promise where the proof looks.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, UnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
@@ -8,7 +9,7 @@ use oncelog::planted::{Bug, plant, plant_here};
 
 use crate::crash::explore::{Explorer, Reach};
 use crate::crash::keyed::TURN;
-use crate::crash::matrix::{When, exactly_once_of};
+use crate::crash::matrix::{When, exactly_once_of, verb_names};
 use crate::crash::seen::Seen;
 use crate::crash::workload;
 use crate::figures::figure;
@@ -81,38 +82,59 @@ fn every_planted_bug_is_caught() {
     assert!(survivors.is_empty(), "{survivors:?}");
 }
 
-/// Bugs of the broadcaster that the matrix shows, each by a verb.
-const OF_MATRIX: [(Bug, fn()); 7] = [
-    (Bug::TombstoneReset, || exactly_once_of("policy refresh", &When::ALL)),
-    (Bug::FingerprintFastPath, || exactly_once_of("submit", &When::ALL)),
-    (Bug::CopyWithoutScan, || exactly_once_of("submit", &When::ALL)),
-    (Bug::UnknownIsRefusal, || exactly_once_of("submit", &When::ALL)),
-    (Bug::CheckpointCoversItself, || exactly_once_of("checkpoint", &When::ALL)),
-    (Bug::FoundIsAcked, || exactly_once_of("ack", &When::ALL)),
-    (Bug::HandedIsAccepted, || exactly_once_of("submit", &[When::Before])),
+/// Bugs of the broadcaster, and verbs whose walk in the matrix shows them: each verb has one.
+const OF_MATRIX: [(Bug, &str, &[When]); 22] = [
+    (Bug::TombstoneReset, "policy refresh", &When::ALL),
+    (Bug::FingerprintFastPath, "submit", &When::ALL),
+    (Bug::CopyWithoutScan, "submit", &When::ALL),
+    (Bug::UnknownIsRefusal, "submit", &When::ALL),
+    (Bug::CheckpointCoversItself, "checkpoint", &When::ALL),
+    (Bug::FoundIsAcked, "ack", &When::ALL),
+    (Bug::HandedIsAccepted, "submit", &[When::Before]),
+    (Bug::CopyWithoutScan, "append", &When::ALL),
+    (Bug::DuplicateBeforeCallback, "callback", &When::ALL),
+    (Bug::UnknownIsRefusal, "park", &When::ALL),
+    (Bug::ToldBeforeSync, "resume", &When::ALL),
+    (Bug::TombstoneReset, "skip", &When::ALL),
+    (Bug::TombstoneReset, "tombstone", &When::ALL),
+    (Bug::TombstoneReset, "drop", &When::ALL),
+    (Bug::ToldBeforeSync, "collection creation", &When::ALL),
+    (Bug::UnknownIsRefusal, "plan", &When::ALL),
+    (Bug::UnknownIsRefusal, "slice", &When::ALL),
+    (Bug::UnknownIsRefusal, "commit", &When::ALL),
+    (Bug::UnknownIsRefusal, "abort", &When::ALL),
+    (Bug::TombstoneReset, "cancel", &When::ALL),
+    (Bug::TombstoneReset, "re-attempt", &When::ALL),
+    (Bug::TombstoneReset, "take-over", &When::ALL),
 ];
 
 #[test]
 fn every_planted_bug_of_exactly_once_is_caught_by_the_matrix() {
     let _turn = TURN.write().unwrap_or_else(PoisonError::into_inner);
-    let mut survivors = Vec::new();
-    for (bug, check) in OF_MATRIX {
+    let is_broken = |bug, verb, whens| {
         plant(bug);
-        let begin = Instant::now();
-        let broken = is_broken(check);
+        let broken = is_broken(move || exactly_once_of(verb, whens));
         plant(Bug::None);
+        broken
+    };
+    let mut survivors = Vec::new();
+    for (bug, verb, whens) in OF_MATRIX {
+        let begin = Instant::now();
+        let broken = is_broken(bug, verb, whens);
         let seconds = begin.elapsed().as_secs_f64();
-        println!("{} {bug:?} in {seconds:.1} s", if broken { "caught" } else { "SURVIVED" });
+        let said = if broken { "caught" } else { "SURVIVED" };
+        println!("{said} {bug:?} under {verb} in {seconds:.1} s");
         if !broken {
-            survivors.push(bug);
+            survivors.push((bug, verb));
         }
     }
     // What only a duplicate in flight shows, no other does: without that third it would survive.
-    plant(Bug::HandedIsAccepted);
-    let is_seen_behind = is_broken(|| exactly_once_of("submit", &[When::Behind]));
-    plant(Bug::None);
+    let is_seen_behind = is_broken(Bug::HandedIsAccepted, "submit", &[When::Behind]);
     assert!(!is_seen_behind, "a bug that needs a duplicate in flight is seen without one");
+    let verbs: BTreeSet<&str> = OF_MATRIX.iter().map(|(_, verb, _)| *verb).collect();
+    assert_eq!(verbs, verb_names().collect(), "each verb has a bug that its walk shows");
     figure(13, "planted bugs caught by the matrix", OF_MATRIX.len() - survivors.len());
+    figure(13, "verbs whose walk shows a planted bug", verbs.len());
     assert!(survivors.is_empty(), "{survivors:?}");
 }
 
@@ -245,7 +267,7 @@ fn check_of(bug: Bug) -> fn() {
 
 /// Whether a test fails. One that does not come to an end shows nothing: the machine may be slow.
 #[expect(clippy::print_stdout, reason = "who runs the proof reads it")]
-fn is_broken(check: fn()) -> bool {
+fn is_broken(check: impl FnOnce() + Send + UnwindSafe + 'static) -> bool {
     let (tell, told) = mpsc::channel();
     std::thread::spawn(move || tell.send(catch_unwind(check).is_err()));
     told.recv_timeout(Duration::from_secs(300)).unwrap_or_else(|_| {

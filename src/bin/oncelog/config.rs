@@ -11,6 +11,7 @@ use toml::{Table, Value};
 
 use crate::failure::{Exit, Failure};
 use crate::render::{self, Out};
+use crate::service::Service;
 
 /// Read and check a configuration file.
 #[derive(Debug, clap::Args)]
@@ -56,7 +57,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 
 pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
     let Verb::Check { file } = &args.verb;
-    let (policy, broken) = read(file)?;
+    let (policy, service, broken) = read(file)?;
     let mut out = Out::new(json);
     for violation in &broken {
         if json {
@@ -70,13 +71,12 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
             out.line(&format!("broken: {violation}"))?;
         }
     }
-    let facts = explain(&policy);
+    let (facts, of_service) = (explain(&policy), service.explain());
     if json {
-        let values: serde_json::Map<String, serde_json::Value> =
-            facts.iter().map(|(name, value, _)| ((*name).to_owned(), json!(value))).collect();
-        out.object(&json!({ "policy": values, "valid": broken.is_empty() }))?;
+        let (policy, gateway) = (values(&facts), values(&of_service));
+        out.object(&json!({ "policy": policy, "gateway": gateway, "valid": broken.is_empty() }))?;
     } else {
-        for (name, value, meaning) in &facts {
+        for (name, value, meaning) in facts.iter().chain(&of_service) {
             out.line(&format!("{name} = {value}: {meaning}"))?;
         }
     }
@@ -84,50 +84,80 @@ pub(crate) fn run(args: &Args, json: bool) -> Result<Exit, Failure> {
     Ok(if broken.is_empty() { Exit::Clean } else { Exit::Failed })
 }
 
+type Fact = (&'static str, String, &'static str);
+
+fn values(facts: &[Fact]) -> serde_json::Map<String, serde_json::Value> {
+    facts.iter().map(|(name, value, _)| ((*name).to_owned(), json!(value))).collect()
+}
+
 /// The policy of a configuration file, where it breaks no rule.
 pub(crate) fn load(file: &Path) -> Result<Policy, Failure> {
-    let (policy, broken) = read(file)?;
+    load_whole(file).map(|(policy, _)| policy)
+}
+
+/// The same, with what the file says of the service.
+pub(crate) fn load_whole(file: &Path) -> Result<(Policy, Service), Failure> {
+    let (policy, service, broken) = read(file)?;
     if broken.is_empty() {
-        return Ok(policy);
+        return Ok((policy, service));
     }
     let rules: Vec<String> = broken.iter().map(ToString::to_string).collect();
     Err(refused(file, rules.join("; ")))
 }
 
-/// The policy that a file states, and every rule that it breaks.
-fn read(file: &Path) -> Result<(Policy, Vec<Broken>), Failure> {
+/// What a file states, and every rule that it breaks.
+fn read(file: &Path) -> Result<(Policy, Service, Vec<Broken>), Failure> {
     let text = text_of(file)?;
     let table: Table = text.parse().map_err(|error: toml::de::Error| {
         refused(file, format!("not a TOML file: {}", one_line(&error, &text)))
     })?;
-    let mut policy = Policy::default();
+    let (mut policy, mut service) = (Policy::default(), Service::default());
     let mut broken = Vec::new();
     for (section, values) in &table {
-        let Some(values) = values.as_table().filter(|_| section == "retention") else {
-            broken.push(Broken {
+        match (section.as_str(), values.as_table()) {
+            ("retention", Some(values)) => {
+                for (name, value) in values {
+                    broken.extend(set(&mut policy, name, value).err().map(Broken::from));
+                }
+            }
+            ("gateway", Some(values)) => {
+                for (name, value) in values {
+                    let Err((rule, expected)) = service.set(name, value) else { continue };
+                    let (name, found) = (name.clone(), value.to_string());
+                    broken.push(Broken { name, rule, expected, found });
+                }
+            }
+            _ => broken.push(Broken {
                 name: section.clone(),
                 rule: "unknown name",
-                expected: "the table [retention]".into(),
+                expected: "the table [retention] or [gateway]".into(),
                 found: section.clone(),
-            });
-            continue;
-        };
-        for (name, value) in values {
-            let shown = value.to_string();
-            let setting = match value {
-                Value::String(text) => Setting::Text(text),
-                Value::Integer(number) => Setting::Integer(*number),
-                Value::Boolean(flag) => Setting::Flag(*flag),
-                _ => Setting::Text(&shown),
-            };
-            broken.extend(policy.set(name, setting).err().map(Broken::from));
+            }),
         }
     }
     broken.extend(policy.violations().into_iter().map(Broken::from));
-    Ok((policy, broken))
+    Ok((policy, service, broken))
+}
+
+fn set(policy: &mut Policy, name: &str, value: &Value) -> Result<(), Violation> {
+    let shown = value.to_string();
+    let setting = match value {
+        Value::String(text) => Setting::Text(text),
+        Value::Integer(number) => Setting::Integer(*number),
+        Value::Boolean(flag) => Setting::Flag(*flag),
+        _ => Setting::Text(&shown),
+    };
+    policy.set(name, setting)
 }
 
 fn text_of(file: &Path) -> Result<String, Failure> {
+    String::from_utf8(bytes_of(file)?).map_err(|error| {
+        refused(file, format!("not UTF-8 at byte {}", error.utf8_error().valid_up_to()))
+    })
+}
+
+/// The bytes of a file of moderate size.
+pub(crate) fn bytes_of(file: &Path) -> Result<Vec<u8>, Failure> {
     let fail = |source| Failure::Stream {
         message: "cannot read the configuration".into(),
         path: Some(file.to_path_buf()),
@@ -142,9 +172,7 @@ fn text_of(file: &Path) -> Result<String, Failure> {
     let mut bytes = vec![0; usize::try_from(len).unwrap_or_default()];
     let read = source.read_full_at(&mut bytes, 0).map_err(fail)?;
     bytes.truncate(read);
-    String::from_utf8(bytes).map_err(|error| {
-        refused(file, format!("not UTF-8 at byte {}", error.utf8_error().valid_up_to()))
-    })
+    Ok(bytes)
 }
 
 /// What is wrong with a configuration: the command line that names it is right.
@@ -174,7 +202,7 @@ fn one_line(error: &toml::de::Error, text: &str) -> String {
 }
 
 /// Each value, and what it means for a caller.
-fn explain(policy: &Policy) -> Vec<(&'static str, String, &'static str)> {
+fn explain(policy: &Policy) -> Vec<Fact> {
     let (full, meaning) = match policy.window_full {
         WhenFull::EvictOldest => {
             ("evict_oldest", "a full window drops its oldest key; keys promise no instant")

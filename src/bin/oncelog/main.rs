@@ -19,6 +19,9 @@ mod logs;
 mod record;
 mod render;
 mod replay;
+mod secret;
+mod serve;
+mod service;
 mod stats;
 mod tasks;
 mod value;
@@ -57,6 +60,7 @@ enum Command {
     Jobs(jobs::Args),
     Keys(keys::Args),
     Replay(replay::Args),
+    Serve(serve::Args),
     Stats(stats::Args),
     Tasks(tasks::Args),
     Verify(verify::Args),
@@ -81,6 +85,7 @@ fn main() -> ExitCode {
         Command::Jobs(args) => jobs::run(&args, json),
         Command::Keys(args) => keys::run(&args, json),
         Command::Replay(args) => replay::run(&args, json),
+        Command::Serve(args) => serve::run(&args, json),
         Command::Stats(args) => stats::run(&args, json),
         Command::Tasks(args) => tasks::run(&args, json),
         Command::Verify(args) => verify::run(&args, json),

@@ -231,6 +231,47 @@ fn rows_of_many_small_groups_come_in_order_from_any_on() {
     }
 }
 
+/// A part of a list was taken to be as long as the whole: a file of vectors of more than 6 MiB was
+/// refused for a row that is too long, and one of less came in slices of a few rows.
+#[test]
+fn rows_of_nested_values_are_as_long_as_what_they_hold() {
+    const ROWS: usize = 200;
+    const WIDTH: usize = 8192;
+    let numbers = || -> ArrayRef {
+        let numbers = (0..i64::try_from(ROWS * WIDTH).unwrap()).map(|n| n << 20 | n);
+        Arc::new(Int64Array::from_iter_values(numbers))
+    };
+    let list = || list_of(numbers(), &[WIDTH; ROWS], None);
+    let field = |of: &ArrayRef| Arc::new(Field::new("x", of.data_type().clone(), true));
+    let of_struct =
+        |of: ArrayRef| -> ArrayRef { Arc::new(StructArray::from(vec![(field(&of), of)])) };
+    let names = Arc::new(StringArray::from_iter_values((0..ROWS).map(|n| n.to_string())));
+    let names = (Arc::new(Field::new("k", DataType::Utf8, false)), names as ArrayRef);
+    let entries = StructArray::from(vec![names, (field(&list()), list())]);
+    let entries_field = Field::new("entries", entries.data_type().clone(), false);
+    let ends = OffsetBuffer::from_lengths([1; ROWS]);
+    let map = MapArray::new(entries_field.into(), ends, entries, None, false);
+    for (what, column) in [
+        ("list", list()),
+        ("list of lists", list_of(list(), &[1; ROWS], None)),
+        ("list of structs", list_of(of_struct(numbers()), &[WIDTH; ROWS], None)),
+        ("struct of a list", of_struct(list())),
+        ("map to lists", Arc::new(map)),
+    ] {
+        let batch = RecordBatch::try_from_iter([("c", column)]).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a.parquet");
+        std::fs::write(&path, written(&batch, WriterProperties::builder())).unwrap();
+        let sources = [Origin::System.open(&path).unwrap()];
+        let mut report = |_| Ok(());
+        let mut pass =
+            FirstPass { primary_key: None, expected: None, progress: Progress::new(&mut report) };
+        let survey = read::survey(&sources, Format::Parquet, &mut pass).unwrap();
+        // Half of what 64 KiB a row allow: ends of rows are counted too.
+        assert_eq!((survey.rows, survey.slice_rows), (200, 64), "{what}");
+    }
+}
+
 #[test]
 fn a_file_without_rows_has_its_columns() {
     let (batch, _) = every_type();

@@ -155,6 +155,12 @@ fn no_mishap_at_any_point_of_any_verb_breaks_exactly_once() {
     figure(13, "points of recoveries that a second kill struck", struck);
 }
 
+/// All verbs whose points are walked.
+#[cfg(planted)]
+pub(crate) fn verb_names() -> impl Iterator<Item = &'static str> {
+    SCRIPTS.iter().map(|script| script.name)
+}
+
 /// The verb of this name alone, cut off by every mishap at every point, with duplicates of these
 /// times: for a planted bug.
 #[cfg(planted)]
