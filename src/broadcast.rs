@@ -50,6 +50,7 @@ mod scheduled;
 #[cfg(test)]
 mod schedules;
 mod seen;
+mod sizes;
 mod snapshot;
 mod state;
 mod stats;

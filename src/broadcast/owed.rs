@@ -7,12 +7,12 @@ use oncelog_format::control::{Accepted, Body, ControlRecord, DropCause, JobLink,
 use oncelog_format::limits::CHECKPOINT_PART_LEN_MAX;
 use oncelog_format::message::{BroadcastHeader, BroadcastId, Fingerprint, Resource};
 
-use super::copies;
 use super::core::{Core, Run};
 use super::ends;
 use super::holds::Hold;
 use super::jobs::JOB_DOMAIN;
 use super::refusal;
+use super::sizes::CopySizes;
 use super::state::State;
 use super::told::Told;
 use crate::error::{Error, ErrorKind, Result};
@@ -144,10 +144,11 @@ impl Promise {
             payload: vec![0; PAYLOAD_LEN],
         };
         let mut copies: BTreeMap<String, u64> = BTreeMap::new();
+        let mut sizes = CopySizes::new(&ending, state.term());
         for vchannel in &starts.header.vchannels {
             let Some(pchannel) = state.pchannel_of(vchannel) else { continue };
             let Some(channel) = store.channel(pchannel) else { continue };
-            let bytes = copies::copy_bytes(&**channel, &ending, state.term(), vchannel)?;
+            let bytes = sizes.of((pchannel, &**channel), vchannel)?;
             let sum = copies.entry(pchannel.to_owned()).or_default();
             *sum = sum.saturating_add(bytes);
         }
