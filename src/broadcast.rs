@@ -382,7 +382,11 @@ impl Broadcaster {
         Ok(to_ms)
     }
 
-    /// Records that an operator accepts an incomplete window.
+    /// Records that an operator accepts an incomplete window, with his reason.
+    ///
+    /// It is history, which `dump` shows beside the decisions around it: nothing is refused before
+    /// it, and nothing is taken behind it that was not before. A store whose control is damaged
+    /// does not open, with or without it.
     ///
     /// # Errors
     ///
