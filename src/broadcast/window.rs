@@ -277,11 +277,12 @@ impl Window {
         self.evicted_done_ms = facts.evicted_done_ms;
     }
 
-    /// Returns for how long, in milliseconds, a key of any principal done at `now_ms` minus that is
-    /// surely known: the lifetime, or less as long as a key is gone that was evicted and would
-    /// live. Then it is the age of the oldest key that may be evicted next, and less than that of
-    /// the youngest that was: each principal makes room with keys of its own. A key with a promise
-    /// says nothing of it, however old it is: it was never in danger.
+    /// Returns for how long, in milliseconds, a key of any principal that was accepted with
+    /// `lifetime_ms`, and done at `now_ms` minus that, is surely known: the lifetime, or less as
+    /// long as a key is gone that was evicted and would live. Then it is the age of the oldest key
+    /// that may be evicted next, and less than that of the youngest that was: each principal makes
+    /// room with keys of its own. A key with a promise says nothing of it, however old it is: it
+    /// was never in danger.
     #[must_use]
     pub fn effective_ms(&self, lifetime_ms: u64, now_ms: u64) -> u64 {
         if self.evicted_until_ms <= now_ms {
