@@ -47,8 +47,10 @@ impl Jobs {
         is_running
     }
 
-    /// Whether anything may still become of a job: control takes records.
-    pub(crate) fn is_usable(&self) -> bool {
+    /// Says whether anything may still become of jobs: the broadcaster is neither closed, nor stopped
+    /// by a failure of control.
+    #[must_use]
+    pub fn is_usable(&self) -> bool {
         self.inner.lock().usable().is_ok()
     }
 
