@@ -77,7 +77,8 @@ impl Inner {
             }
         }
         let pchannels: Vec<&str> = self.store.pchannels().collect();
-        let begin = core.state.vchannels().count();
+        // Known, and not counted: there may be a million.
+        let begin = core.state.vchannels().len();
         let round = pchannels.iter().cycle().skip(begin % pchannels.len().max(1));
         let record = |(vchannel, pchannel): (&String, &&str)| {
             let (vchannel, pchannel) = (vchannel.clone(), (*pchannel).to_owned());
