@@ -481,9 +481,10 @@ fn the_reserve_outlives_a_close_and_is_no_segment() {
             machine.bytes(format!("{DIR}/{log}/reserve.spare")).map(|bytes| bytes.len()).ok()
         })
     };
-    assert_eq!(reserves(&desk), [Some(64 << 10); 2]);
+    let kept = reserves(&desk);
+    assert!(kept.iter().all(|len| len.is_some_and(|len| len >= 64 << 10)), "{kept:?}");
     desk.broadcaster.close().unwrap();
-    assert_eq!(reserves(&desk), [Some(64 << 10); 2]);
+    assert_eq!(reserves(&desk), kept);
     // One that was named as a segment by a process that was killed at it is not written again.
     let mut machine = desk.io.machine();
     let path = format!("{DIR}/control/0000000001-00000000000000000001.seg");
