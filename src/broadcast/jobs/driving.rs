@@ -47,8 +47,8 @@ impl Jobs {
         is_running
     }
 
-    /// Says whether anything may still become of jobs: the broadcaster is neither closed, nor stopped
-    /// by a failure of control.
+    /// Says whether anything may still become of jobs: the broadcaster is neither closed, nor
+    /// stopped by a failure of control.
     #[must_use]
     pub fn is_usable(&self) -> bool {
         self.inner.lock().usable().is_ok()
