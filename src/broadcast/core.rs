@@ -25,7 +25,7 @@ use super::holds::Hold;
 use super::kind::MessageType;
 use super::locks::{Holder, Locks};
 use super::options::Options;
-use super::owed::Owed;
+use super::owed::{Owed, PROMISED_MAX};
 use super::policy::Policy;
 use super::refusal;
 use super::request::Answer;
@@ -99,6 +99,8 @@ pub(crate) struct Core {
     pub(crate) checkpoint_due_bytes: u64,
     /// Bytes of the last checkpoint.
     pub(crate) stream_bytes: u64,
+    /// Most bytes that control keeps for what was accepted, and for checkpoints.
+    pub(crate) promised_max: u64,
     /// Bytes that a checkpoint was expected to take that is being written; else 0.
     pub(crate) begun_bytes: u64,
     /// Space that a checkpoint may make.
@@ -264,7 +266,8 @@ impl Inner {
         let bytes: usize = slices.iter().map(|slice| slice.len()).sum();
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         let bodies: Vec<&Body> = records.iter().map(|record| &record.body).collect();
-        let usage = core.usage(&bodies, bytes, self.options.open_bytes_max)?;
+        let usage = core.usage(&bodies, bytes, self.options.open_bytes_max);
+        let usage = usage.map_err(|e| self.until_free(core, e))?;
         let batch = Batch { kind: RecordKind::CONTROL, records: &slices };
         match self.store.control().enqueue_kept(batch, usage) {
             Ok(Taken::Lacks(bytes)) => Err(room::lacks(None, bytes)),
@@ -412,6 +415,7 @@ impl Core {
             unchecked_bytes: 0,
             checkpoint_due_bytes: u64::MAX,
             stream_bytes: 0,
+            promised_max: PROMISED_MAX,
             begun_bytes: 0,
             freeing: Freeing::default(),
             failed: None,

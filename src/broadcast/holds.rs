@@ -16,6 +16,7 @@ use super::locks::{Claim, Holder};
 use super::owed::Promise;
 use super::refusal;
 use super::room;
+use super::sizes::CopySizes;
 use super::state::{job_name, task_name};
 use crate::channel::{ChannelLog, ChannelPin};
 use crate::clock::Clock;
@@ -303,19 +304,20 @@ fn hold_again(store: &Store, core: &mut Core, id: BroadcastId) -> Result<()> {
     let missing: Vec<&String> =
         copies.filter(|(_, ack)| ack.is_none()).map(|(vchannel, _)| vchannel).collect();
     let mut holds: Vec<Hold> = Vec::new();
-    for end in core.state.ends_needed(id) {
+    let ends = core.state.ends_needed(id);
+    let mut sizes = CopySizes::new(&accepted, core.state.term());
+    for end in &ends {
         let of_this =
             |vchannel: &&&String| core.state.pchannel_of(vchannel) == Some(end.pchannel.as_str());
         let missing = missing.iter().filter(of_this);
         let Some(channel) = store.channel(&end.pchannel) else { continue };
         let mut bytes = 0_u64;
         for vchannel in missing {
-            let copy =
-                super::copies::copy_bytes(&**channel, &accepted, core.state.term(), vchannel)?;
+            let copy = sizes.of((&end.pchannel, &**channel), vchannel)?;
             bytes = bytes.saturating_add(copy);
         }
         let pin = channel.pin(&task_name(id), Lsn::new(end.next_lsn))?;
-        holds.push(Hold { pchannel: end.pchannel, pin, bytes });
+        holds.push(Hold { pchannel: end.pchannel.clone(), pin, bytes });
     }
     if let Some(run) = core.runs.get_mut(&id) {
         run.holds = holds;

@@ -40,6 +40,8 @@ pub(crate) enum Told {
     Ended(BroadcastId, Outcome),
     /// A task ended that had ended before.
     EndedTwice(BroadcastId),
+    /// The driver of a job gave it up before its end.
+    NotDriven(BroadcastId, Arc<Error>),
     /// Nothing is kept for the ending of a job.
     NoRoom(BroadcastId, Error),
     /// The first failure.
@@ -76,6 +78,9 @@ impl Told {
                 tracing::debug!(broadcast = id.0, outcome, "a broadcast ended");
             }
             Self::EndedTwice(id) => tracing::error!(broadcast = id.0, "a task ended twice"),
+            Self::NotDriven(job, e) => {
+                tracing::warn!(job = job.0, error = %e, "a job is driven by nobody");
+            }
             Self::NoRoom(job, e) => {
                 tracing::warn!(job = job.0, error = %e, "no room is kept for an ending");
             }
@@ -123,8 +128,9 @@ mod tests {
     use crate::broadcast::deciding::DECISION_LEN;
     use crate::broadcast::handle::Handle;
     use crate::broadcast::{Broadcaster, Options, Request, Verdict, replayed};
-    use crate::broadcast::{MessageType, OnConflict, Task};
+    use crate::broadcast::{Jobs, MessageType, OnConflict, Role, Task};
     use crate::channel::Outgoing;
+    use crate::error::ErrorKind;
     use crate::io::fault::{CallKind, EIO, Fault, Which};
     use crate::io::mem::{Machine, MemIo};
     use crate::log::{CreateMode, Fill};
@@ -216,13 +222,57 @@ mod tests {
         asked.making_vchannels()
     }
 
+    /// Starts jobs whose driver gives them up at once, twice.
+    #[derive(Debug)]
+    struct GivesUp;
+
+    impl MessageType for GivesUp {
+        fn name(&self) -> &str {
+            "GivesUp"
+        }
+
+        fn role(&self) -> Role {
+            Role::StartsJob
+        }
+
+        fn apply(&self, _task: &Task) -> Verdict {
+            Verdict::Done
+        }
+
+        fn job_ready(&self, job: BroadcastId, jobs: &Jobs) {
+            let why = || Error::new(ErrorKind::StoreFull, "no space");
+            jobs.stopped(job, why());
+            jobs.stopped_again(job, why());
+        }
+    }
+
+    #[test]
+    fn a_job_that_is_given_up_is_told_once_and_counted_as_long_as_it_is() {
+        let (broadcaster, dispatch, events) = asked(&MemIo::new(Machine::new()));
+        let jobs = broadcaster.jobs();
+        beside(&broadcaster, &dispatch, || {
+            let mut asked = request("GivesUp", "k");
+            asked.scope = None;
+            let job = broadcaster.submit(&asked, None).unwrap().id;
+            // Whoever waits for it is told as soon as it was given up.
+            assert_eq!(jobs.wait(job, None).unwrap_err().kind(), ErrorKind::InFlight);
+            assert_eq!(broadcaster.stats().jobs_stopped, 1);
+            jobs.going(job);
+            assert_eq!(broadcaster.stats().jobs_stopped, 0);
+            broadcaster.close().unwrap();
+        });
+        let mut told = events.lock().unwrap().clone();
+        told.retain(|event| event.contains("driven"));
+        assert_eq!(told, ["a job is driven by nobody"]);
+    }
+
     /// A broadcaster without threads, what it tells, and to whom.
     fn asked(io: &MemIo) -> (Broadcaster, tracing::Dispatch, Arc<Mutex<Vec<String>>>) {
         let logs = crate::log::Options::new().segment_bytes_max(64 << 10).fill(Fill::None);
         let store = StoreOptions::new().log(logs).create(CreateMode::IfMissing);
         let store = Store::open("/s", &store.io(Arc::new(io.clone()))).unwrap();
         let options = Options::new().register(Arc::new(Steps::default()));
-        let options = options.register(Arc::new(Warns));
+        let options = options.register(Arc::new(Warns)).register(Arc::new(GivesUp));
         let inner = replayed(store, options).unwrap();
         let broadcaster = Broadcaster { handle: Arc::new(Handle::new(&inner)) };
         let events = Arc::new(Mutex::new(Vec::new()));
