@@ -28,8 +28,8 @@ const LINGER_TIME: Duration = Duration::from_secs(1);
 const LINGER_BYTES: usize = 1 << 20;
 
 /// Says that a head did not come in time; sent where a part of it did.
-const TOO_SLOW: &[u8] =
-    b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+const TOO_SLOW: &[u8] = b"HTTP/1.1 408 Request Timeout\r\nretry-after: 1\r\nconnection: close\r\n\
+    content-length: 0\r\n\r\n";
 
 /// Says that there are too many connections, to one that asks nothing.
 const TOO_MANY: &[u8] =

@@ -57,7 +57,8 @@ impl Asked {
         id.ok_or_else(|| Refusal::new(&Row::NOT_FOUND, ""))
     }
 
-    pub(crate) fn queried(&self, name: &str) -> Option<String> {
+    /// What the query says of a name.
+    pub(crate) fn queried(&self, name: &str) -> Result<Option<String>, Refusal> {
         super::routes::queried(self.query.as_deref(), name)
     }
 }

@@ -21,6 +21,16 @@ use crate::import::{
 const PAGE_MAX: u64 = 1000;
 const PAGE: u64 = 100;
 
+/// The states of a job.
+const STATES: [JobPhase; 6] = [
+    JobPhase::Pending,
+    JobPhase::PreImporting,
+    JobPhase::Importing,
+    JobPhase::Committing,
+    JobPhase::Completed,
+    JobPhase::Failed,
+];
+
 /// Longest wait of a look for an end that is handed over to be durable.
 const SETTLES: Duration = Duration::from_secs(1);
 
@@ -198,7 +208,11 @@ pub(crate) fn find(
     }
     match desk.imports.look(broadcaster, id) {
         JobLook::Known(job) => Ok(Told::of(*job, broadcaster, SETTLES)),
-        JobLook::Gone => Err(Refusal::new(&Row::GONE, format!("job {id} is kept no longer"))),
+        JobLook::Gone => {
+            // Whether it was a job is kept no longer either.
+            let what = format!("no job {id} is known: what had this identity is kept no longer");
+            Err(Refusal::new(&Row::GONE, what))
+        }
         JobLook::Never => Err(unknown()),
     }
 }
@@ -320,21 +334,25 @@ pub(crate) fn show(desk: &Desk, asked: &Asked) -> Result<Answer, Refusal> {
 /// `GET /v1/jobs`.
 pub(crate) fn list(desk: &Desk, asked: &Asked) -> Result<Answer, Refusal> {
     let broadcaster = desk.broadcaster()?;
-    let limit = match asked.queried("limit").map(|text| text.parse::<u64>()) {
+    let limit = match asked.queried("limit")?.map(|text| text.parse::<u64>()) {
         None => PAGE,
         Some(Ok(limit)) if (1..=PAGE_MAX).contains(&limit) => limit,
         Some(_) => return Err(Refusal::invalid(format!("`limit`: expected 1 to {PAGE_MAX}"))),
     };
-    let before = match asked.queried("before") {
+    let before = match asked.queried("before")? {
         None => None,
         Some(text) => {
             let id = identity(&text).ok_or_else(|| Refusal::invalid("`before`: expected a job"))?;
             Some(id)
         }
     };
-    let collection = asked.queried("collection");
-    let (principal, state) = (&asked.principal, asked.queried("state"));
-    let filter = Filter::new(&broadcaster, principal, collection.as_deref(), state);
+    let collection = asked.queried("collection")?;
+    let state = asked.queried("state")?;
+    if state.as_ref().is_some_and(|state| !STATES.iter().any(|phase| phase.name() == state)) {
+        let names = STATES.map(|phase| phase.name()).join(", ");
+        return Err(Refusal::invalid(format!("`state`: expected one of {names}")));
+    }
+    let filter = Filter::new(&broadcaster, &asked.principal, collection.as_deref(), state);
     let count = usize::try_from(limit).unwrap_or(usize::MAX);
     let (told, next) = filter.page(desk, &broadcaster, before, (0, count));
     let jobs: Vec<Value> = told.iter().map(Told::summary).collect();

@@ -18,16 +18,16 @@ pub(crate) fn show(desk: &Desk, asked: &Asked) -> Result<Answer, Refusal> {
     let key = asked.part.clone().unwrap_or_default();
     check_client_key(key.as_bytes())
         .map_err(|e| Refusal::new(&Row::MALFORMED_KEY, e.to_string()))?;
-    let scope = asked.queried("scope");
+    let scope = asked.queried("scope")?;
     let named = match &scope {
         None => None,
         Some(text) => {
             Some(pair(text).ok_or_else(|| Refusal::invalid("`scope`: expected DOMAIN:ID"))?)
         }
     };
-    let place = match (named, asked.queried("collection")) {
+    let place = match (named, asked.queried("collection")?) {
         (Some((domain, identity)), _) => {
-            let of_type = asked.queried("type").unwrap_or_else(|| Noop::NAME.to_owned());
+            let of_type = asked.queried("type")?.unwrap_or_else(|| Noop::NAME.to_owned());
             Place::Scope(of_type, domain.to_owned(), identity.to_owned())
         }
         (None, Some(name)) => Place::Collection(name),

@@ -31,7 +31,7 @@ pub(crate) fn show(desk: &Desk, asked: &Asked, history: &History) -> Result<Answ
     let stats = broadcaster.stats();
     let mut page = Page::default();
     // A search stays as it is until somebody asks again.
-    let key = asked.queried("key");
+    let (key, scope) = (asked.queried("key")?, asked.queried("scope")?);
     let refresh = if key.is_none() { "<meta http-equiv=\"refresh\" content=\"10\">" } else { "" };
     page.raw(format_args!(
         "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>oncelog</title>\
@@ -46,7 +46,7 @@ pub(crate) fn show(desk: &Desk, asked: &Asked, history: &History) -> Result<Answ
     page.alarms(&stats);
     page.window(&stats, &history.with_now(&broadcaster));
     page.jobs(desk, &broadcaster, asked);
-    page.key(&broadcaster, asked, key.as_deref());
+    page.key(&broadcaster, asked, (key.as_deref(), scope.as_deref()));
     page.channels(&broadcaster, &stats);
     page.raw(format_args!("</body></html>"));
     Ok(Answer::of(200, "text/html; charset=utf-8", page.0)
@@ -262,8 +262,12 @@ impl Page {
         }
     }
 
-    fn key(&mut self, broadcaster: &Broadcaster, asked: &Asked, key: Option<&str>) {
-        let scope = asked.queried("scope");
+    fn key(
+        &mut self,
+        broadcaster: &Broadcaster,
+        asked: &Asked,
+        (key, scope): (Option<&str>, Option<&str>),
+    ) {
         self.raw(format_args!(
             "<h2>Look a key up</h2><form method=\"get\" action=\"/\"><label>\
              <input name=\"key\" value=\"{}\" placeholder=\"key\" aria-label=\"key\" required>\
@@ -271,13 +275,13 @@ impl Page {
              placeholder=\"DOMAIN:ID, all collections without it\"></label>\
              <button>Look up</button></form>",
             Escaped(key.unwrap_or_default()),
-            Escaped(scope.as_deref().unwrap_or_default()),
+            Escaped(scope.unwrap_or_default()),
         ));
         let Some(key) = key else { return };
         let of_scope = |(domain, identity): (&str, &str)| {
             Place::Scope(Noop::NAME.to_owned(), domain.to_owned(), identity.to_owned())
         };
-        let place = scope.as_deref().and_then(pair).map_or(Place::Any, of_scope);
+        let place = scope.and_then(pair).map_or(Place::Any, of_scope);
         let found = keys::look(broadcaster, &asked.principal, key, &place);
         self.raw(format_args!(
             "<div class=\"wide\"><table><thead><tr><th>state</th><th>type</th><th>scope</th>\

@@ -1,5 +1,7 @@
 //! Which routes there are: one table, which the description of the interface is held against.
 
+use super::refusal::Refusal;
+
 /// What a route does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
@@ -146,12 +148,19 @@ pub(crate) fn decoded(text: &str) -> Option<String> {
     String::from_utf8(out).ok()
 }
 
-/// The value of a name in the query of a request; the first one counts.
-pub(crate) fn queried(query: Option<&str>, name: &str) -> Option<String> {
-    let pairs = query?.split('&').map(|pair| pair.split_once('=').unwrap_or((pair, "")));
+/// The value of a name in the query of a request; the first one counts, and an empty one is absent.
+///
+/// # Errors
+///
+/// For a value that is no text: it is not to be taken for one that is absent.
+pub(crate) fn queried(query: Option<&str>, name: &str) -> Result<Option<String>, Refusal> {
+    let pairs = query.unwrap_or_default().split('&');
+    let pairs = pairs.map(|pair| pair.split_once('=').unwrap_or((pair, "")));
     let mut values = pairs.filter(|(of, _)| *of == name).map(|(_, value)| value);
-    let value = decoded(&values.next()?.replace('+', " "))?;
-    Some(value).filter(|value| !value.is_empty())
+    let Some(value) = values.next() else { return Ok(None) };
+    let value = decoded(&value.replace('+', " "));
+    let value = value.ok_or_else(|| Refusal::invalid(format!("`{name}`: expected a text")))?;
+    Ok(Some(value).filter(|value| !value.is_empty()))
 }
 
 #[cfg(test)]
@@ -201,11 +210,15 @@ mod tests {
     #[test]
     fn a_query_gives_the_value_of_its_name() {
         let query = Some("a=1&b=x+y%26z&c=&a=2&d");
-        assert_eq!(queried(query, "a").as_deref(), Some("1"));
-        assert_eq!(queried(query, "b").as_deref(), Some("x y&z"));
+        assert_eq!(queried(query, "a").unwrap().as_deref(), Some("1"));
+        assert_eq!(queried(query, "b").unwrap().as_deref(), Some("x y&z"));
         for absent in ["c", "d", "e"] {
-            assert_eq!(queried(query, absent), None);
+            assert_eq!(queried(query, absent), Ok(None));
         }
-        assert_eq!(queried(None, "a"), None);
+        assert_eq!(queried(None, "a"), Ok(None));
+        for broken in ["a=%zz", "a=%", "a=%ff", "a=%zz&a=1"] {
+            assert!(queried(Some(broken), "a").is_err(), "{broken}");
+            assert_eq!(queried(Some(broken), "b"), Ok(None));
+        }
     }
 }

@@ -187,3 +187,24 @@ fn what_is_no_route_says_so_in_the_form_of_its_family() {
     let v2 = server.get(CREATE);
     assert_eq!((v2.status, v2.header("allow")), (405, Some("POST")));
 }
+
+/// A value that cannot be read is not taken for one that is absent: a pager would begin anew.
+#[test]
+fn a_query_that_is_none_is_refused() {
+    let place = Place::new();
+    let server = place.serve();
+    for path in [
+        "/v1/jobs?before=%zz",
+        "/v1/jobs?limit=%zz",
+        "/v1/jobs?collection=%ff",
+        "/v1/jobs?state=bogus",
+        "/v1/jobs?state=completed",
+        "/v1/keys/k?scope=%zz",
+        "/v1/keys/k?type=%zz&scope=a:b",
+    ] {
+        server.get(path).problem(400, "invalid-input");
+    }
+    for path in ["/v1/jobs?state=Completed", "/v1/jobs?before=&limit=", "/v1/keys/k?other=%zz"] {
+        assert_eq!(server.get(path).status, 200, "{path}");
+    }
+}
