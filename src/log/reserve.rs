@@ -129,7 +129,8 @@ fn find(io: &dyn Io, dir: &Path) -> Result<Option<Spare>> {
     // room would take them: another one is made of them first.
     let size = spare.size;
     spare.abandon(io);
-    if size > FRAMES_OFFSET { remake(io, dir, size) } else { Ok(None) }
+    let is_ours = size > FRAMES_OFFSET && size <= SEGMENT_BYTES_MAX;
+    if is_ours { remake(io, dir, size) } else { Ok(None) }
 }
 
 /// What bears the name, and whether it is a reserve.
