@@ -85,9 +85,9 @@ impl Opening {
         }
     }
 
-    /// The directory of the store, absolute: what its errors name paths by.
-    #[cfg(feature = "gateway")]
-    pub(crate) fn dir(&self) -> &Path {
+    /// Returns the directory of the store, absolute: what its errors name paths by.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
         &self.shared.dir
     }
 

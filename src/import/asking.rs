@@ -9,7 +9,9 @@ use oncelog_format::message::{Fingerprint, Resource, Scope};
 
 use super::jobs::ImportCall;
 use super::kind::IMPORT;
-use super::request::{ImportRequest, ROOT, RequestRoot, check_name};
+#[cfg(feature = "gateway")]
+use super::request::check_name;
+use super::request::{ImportRequest, ROOT, RequestRoot};
 #[cfg(feature = "gateway")]
 use crate::broadcast::Job;
 use crate::broadcast::{Answer, Broadcaster, CollectionSpec, Identity, Request, State};
