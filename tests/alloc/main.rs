@@ -14,6 +14,8 @@
 )]
 
 mod bounds;
+#[cfg(feature = "import")]
+mod imports;
 mod limits;
 mod steady;
 mod window;
