@@ -50,6 +50,7 @@ mod scheduled;
 #[cfg(test)]
 mod schedules;
 mod seen;
+mod sizes;
 mod snapshot;
 mod state;
 mod stats;
@@ -59,6 +60,7 @@ mod tombstones;
 mod trace;
 mod view;
 pub(crate) mod waiting;
+mod weight;
 mod window;
 mod worker;
 
@@ -380,7 +382,11 @@ impl Broadcaster {
         Ok(to_ms)
     }
 
-    /// Records that an operator accepts an incomplete window.
+    /// Records that an operator accepts an incomplete window, with his reason.
+    ///
+    /// It is history, which `dump` shows beside the decisions around it: nothing is refused before
+    /// it, and nothing is taken behind it that was not before. A store whose control is damaged
+    /// does not open, with or without it.
     ///
     /// # Errors
     ///

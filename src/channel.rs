@@ -340,8 +340,9 @@ pub trait ChannelLog: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Opens the channel again after an append failed; without a failure it does nothing. What
-    /// stood unknown before is certain after it. Readers from before answer `Closed`.
+    /// Opens the channel again after an append failed. Without a failure it makes durable what was
+    /// handed over before, also where nobody waits for it. What stood unknown before is certain
+    /// after it. Readers from before a failure answer `Closed`.
     ///
     /// # Errors
     ///

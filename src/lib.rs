@@ -80,6 +80,7 @@ pub mod planted;
 pub mod raft;
 mod store;
 mod sync;
+mod told;
 
 pub use crate::clock::{Clock, ClockLimits, LogTime, SystemClock};
 pub use crate::error::{Error, ErrorKind, Result};

@@ -439,7 +439,9 @@ impl Drop for Handle {
     fn drop(&mut self) {
         match self.close() {
             Err(e) if e.kind() != ErrorKind::Closed => {
-                tracing::warn!(error = %e, "the log was dropped and did not close well");
+                crate::told::tell(move || {
+                    tracing::warn!(error = %e, "the log was dropped and did not close well");
+                });
             }
             _ => {}
         }
@@ -453,7 +455,8 @@ fn join(thread: Option<JoinHandle<()>>, name: &str) {
         && thread.thread().id() != thread::current().id()
         && thread.join().is_err()
     {
-        tracing::error!(thread = name, "a thread of the log panicked");
+        let name = name.to_owned();
+        crate::told::tell(move || tracing::error!(thread = name, "a thread of the log panicked"));
     }
 }
 

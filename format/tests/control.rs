@@ -237,7 +237,7 @@ fn checkpoints() -> [(&'static str, Body); 3] {
         stream_bytes: u64::try_from(bytes.len()).unwrap(),
         sha256: [0xCD; 32],
     };
-    let begin = CheckpointBegin { covers: 40, state_version: 1 };
+    let begin = CheckpointBegin { covers: 40, state_version: 2 };
     [
         ("checkpoint-begin", Body::CheckpointBegin(begin)),
         ("checkpoint-part", Body::CheckpointPart(CheckpointPart { covers: 40, index: 0, bytes })),

@@ -578,12 +578,12 @@ STREAM += entry(6, "filter", [f32("capacity", 2), f32("count", 1),
                               ("bits", text(b"\x01\x80\x00\x02" * 2), b"\x01\x80\x00\x02" * 2)])
 LENGTH = sum(len(b) for _, b, _ in STREAM)
 for name, fields, expect in [
-    ("begin", control(0x0D, [f64("covers", 40), f16("version", 1)]), "ok"),
+    ("begin", control(0x0D, [f64("covers", 40), f16("version", 2)]), "ok"),
     ("part", control(0x0E, [f64("covers", 40), f32("index", 0), f32("length", LENGTH)] + STREAM),
      "ok"),
     ("end", control(0x0F, [f64("covers", 40), f64("begin", 41), f32("parts", 1),
                            f64("length", LENGTH), ("sha256", b"\xcd" * 32, b"\xcd" * 32)]), "ok"),
-    ("covers-0", control(0x0D, [f64("covers", 0), f16("version", 1)]), "field at 10"),
+    ("covers-0", control(0x0D, [f64("covers", 0), f16("version", 2)]), "field at 10"),
     ("covers-itself", control(0x0F, [f64("covers", 41), f64("begin", 41)]), "field at 18"),
     ("part-long", control(0x0E, [f64("covers", 40), f32("index", 0), f32("length", 1000001)]),
      "limit at 22"),

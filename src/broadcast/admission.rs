@@ -372,15 +372,14 @@ impl Inner {
             let window = core.state.window();
             match window.admit(&scope.principal, reserved, &core.policy, now_ms) {
                 Room::Room => {}
-                Room::Evict(ids) => {
-                    let cause = DropCause::Evicted;
-                    batch.extend(ids.iter().map(|id| Body::Dropped(Dropped { id: *id, cause })));
-                    evicted = ids;
-                }
+                Room::Evict(ids) => evicted = ids,
                 Room::Full { count, bound, next_free_in_ms } => {
                     return Err(refusal::window_full(count, bound, next_free_in_ms));
                 }
             }
+            evicted.extend(core.heavy_victims(&evicted, now_ms));
+            let cause = DropCause::Evicted;
+            batch.extend(evicted.iter().map(|id| Body::Dropped(Dropped { id: *id, cause })));
         }
         let mut accepted = acceptance(&core, asked, kind);
         accepted.trace = trace;

@@ -77,7 +77,8 @@ impl Inner {
             }
         }
         let pchannels: Vec<&str> = self.store.pchannels().collect();
-        let begin = core.state.vchannels().count();
+        // Known, and not counted: there may be a million.
+        let begin = core.state.vchannels().len();
         let round = pchannels.iter().cycle().skip(begin % pchannels.len().max(1));
         let record = |(vchannel, pchannel): (&String, &&str)| {
             let (vchannel, pchannel) = (vchannel.clone(), (*pchannel).to_owned());
@@ -143,18 +144,28 @@ impl Inner {
         Ok((collection, Some(pending)))
     }
 
-    pub(super) fn update_collection(&self, collection: Collection) -> Result<()> {
-        let collection = Arc::new(collection);
-        let carried = collection.schema.len() + names_len(&collection.vchannels);
-        let (pending, _) = self.with_room(|| {
+    /// Records a collection that was made of `was`, unless another one stands by now.
+    pub(super) fn update_collection(&self, was: &Collection, next: Collection) -> Result<bool> {
+        if next.id != was.id {
+            let (expected, found) = (was.id, next.id);
+            let what = format!("a collection keeps its id: expected {expected}, found {found}");
+            return Err(refusal::invalid(what));
+        }
+        let next = Arc::new(next);
+        let carried = next.schema.len() + names_len(&next.vchannels);
+        let handed = self.with_room(|| {
             let mut core = self.lock_to_take_in(carried + DECISION_LEN);
             core.usable()?;
-            if core.state.collection(collection.id).is_none() {
-                return Err(refusal::invalid(format!("unknown collection {}", collection.id)));
+            let stands = core.state.collection(next.id);
+            let unknown = || refusal::invalid(format!("unknown collection {}", next.id));
+            if **stands.ok_or_else(unknown)? != *was {
+                return Ok(None);
             }
-            self.hand_over(&mut core, vec![Body::Collection(Arc::clone(&collection))])
+            self.hand_over(&mut core, vec![Body::Collection(Arc::clone(&next))]).map(Some)
         })?;
-        self.settle(pending)
+        let Some((pending, _)) = handed else { return Ok(false) };
+        self.settle(pending)?;
+        Ok(true)
     }
 }
 

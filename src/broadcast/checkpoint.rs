@@ -26,6 +26,7 @@ use super::told::Told;
 use crate::error::{Error, ErrorKind, Result};
 use crate::log::{Log, Pending, Pin};
 use crate::lsn::Lsn;
+use crate::told;
 
 /// Entries that are taken under the lock at a time: one where a checker of schedules lets others in
 /// between.
@@ -288,12 +289,6 @@ impl Inner {
                 Next::Checkpoint => self.free_space().map(drop),
                 Next::Nothing | Next::Wait(_) => self.checkpoint().map(drop),
             };
-            if let Err(e) = &written
-                && e.kind() != ErrorKind::Closed
-                && next != Next::Trim
-            {
-                tracing::warn!(error = %e, "no checkpoint");
-            }
             core = self.lock();
             match written {
                 Ok(()) => {}
@@ -301,7 +296,10 @@ impl Inner {
                     self.keep_told(&mut core, Told::NotTrimmed(e));
                     self.pause_freeing(&mut core);
                 }
-                Err(_) => {
+                Err(e) => {
+                    if e.kind() != ErrorKind::Closed {
+                        self.keep_told(&mut core, Told::NoCheckpoint(e));
+                    }
                     // The next try is behind as many bytes again, or when space is wanted later.
                     core.checkpoint_due_bytes = core
                         .unchecked_bytes
@@ -325,7 +323,9 @@ impl Inner {
         match &written {
             Ok(Some(checkpoint)) => {
                 let Checkpoint { covers, stream_bytes, .. } = *checkpoint;
-                tracing::debug!(%covers, stream_bytes, "a checkpoint was written");
+                told::tell(move || {
+                    tracing::debug!(%covers, stream_bytes, "a checkpoint was written");
+                });
                 self.counts.checkpointed(stream_bytes);
             }
             Ok(None) => {}
@@ -437,9 +437,15 @@ impl Inner {
         }
         self.write_parts(&mut stream, covers, true)?;
         let end = stream.end(covers, begin);
-        let mut core = self.lock_to_decide(DECISION_LEN);
-        let (pending, _) = self.hand_over(&mut core, vec![Body::CheckpointEnd(end)])?;
-        Ok((end, pending))
+        Ok((end, self.write_end(end)?))
+    }
+
+    /// Where it lacks room that is made, and no part is written again.
+    pub(super) fn write_end(&self, end: CheckpointEnd) -> Result<Pending> {
+        self.with_room(|| {
+            let mut core = self.lock_to_decide(DECISION_LEN);
+            self.hand_over(&mut core, vec![Body::CheckpointEnd(end)]).map(|(pending, _)| pending)
+        })
     }
 
     /// Writes the parts that are full, or with `all` what there is.

@@ -20,8 +20,9 @@ use super::core::{Copy, Core, Inner};
 use super::refusal;
 use super::request::Request;
 use crate::channel::ChannelLog;
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::lsn::Lsn;
+use crate::told;
 
 /// The properties of the copy for one vchannel, but for what the channel stamps.
 pub(crate) fn properties(accepted: &Accepted, term: u64, vchannel: &str) -> Result<Properties> {
@@ -97,6 +98,15 @@ pub(crate) type ByPchannel = Vec<(String, Vec<usize>)>;
 /// Copies that are looked for, by task.
 type Wanted = HashMap<BroadcastId, (Arc<Accepted>, Vec<usize>)>;
 
+/// What several pchannels come to: a want of space is told to whoever waits, and hidden by no other
+/// failure.
+fn worse(outcome: Result<()>, e: Error) -> Result<()> {
+    match outcome {
+        Err(before) if before.kind() == ErrorKind::StoreFull => Err(before),
+        _ => Err(e),
+    }
+}
+
 impl Inner {
     /// Opens the channels of a request again where an append had failed: one that stays poisoned
     /// refuses the request before it is accepted.
@@ -138,13 +148,18 @@ impl Inner {
 
     /// Finds out where the unresolved copies on a pchannel stand, in one pass for all tasks.
     pub(crate) fn resolve(&self, pchannel: &str) -> Result<()> {
+        told::behind(|| self.resolve_alone(pchannel))
+    }
+
+    fn resolve_alone(&self, pchannel: &str) -> Result<()> {
         let scan = self.scans.get(pchannel);
         let _one = scan.map(|scan| scan.lock().unwrap_or_else(PoisonError::into_inner));
         let (wanted, from) = self.unresolved(pchannel);
         let Some(from) = from else { return Ok(()) };
         let unknown = || refusal::invalid(format!("unknown pchannel {pchannel}"));
         let channel = self.store.channel(pchannel).ok_or_else(unknown)?;
-        // An absence counts only if it is read after a failed log was opened again.
+        // An absence counts only if it is read behind all that was handed over, and after a failed
+        // log was opened again.
         channel.reopen()?;
         let mut found: HashMap<(BroadcastId, String), Found> = HashMap::new();
         let mut reader = channel.read_chunks(from)?;
@@ -213,7 +228,7 @@ impl Inner {
         for (pchannel, indexes) in absent {
             match self.lane(&accepted, term, &pchannel, (&indexes, &begun)) {
                 Ok(lane) => lanes.push(lane),
-                Err(e) => outcome = Err(e),
+                Err(e) => outcome = worse(outcome, e),
             }
         }
         while !lanes.is_empty() {
@@ -230,7 +245,7 @@ impl Inner {
                         if !refused || lane.is_begun {
                             self.note_unresolved(id, &lane);
                         }
-                        outcome = Err(e);
+                        outcome = worse(outcome, e);
                     }
                 }
             }
@@ -244,7 +259,7 @@ impl Inner {
                     }
                     Err(e) => {
                         self.note_unresolved(id, &lane);
-                        outcome = Err(e);
+                        outcome = worse(outcome, e);
                     }
                 }
             }
@@ -277,6 +292,16 @@ impl Inner {
         self.note_copies(id, others.map(|at| (*at, Copy::Unresolved)));
     }
 
+    /// A step of a task did not come to its end: what it handed over to some pchannel, and did not
+    /// note, is known to that one alone.
+    pub(super) fn doubt_copies(&self, id: BroadcastId) {
+        let mut core = self.lock();
+        let Some(run) = core.runs.get_mut(&id) else { return };
+        for copy in run.copies.iter_mut().filter(|copy| **copy == Copy::Absent) {
+            *copy = Copy::Unresolved;
+        }
+    }
+
     fn note_copies(&self, id: BroadcastId, copies: impl Iterator<Item = (usize, Copy)>) {
         let mut core = self.lock();
         let Some(run) = core.runs.get_mut(&id) else { return };
@@ -285,5 +310,23 @@ impl Inner {
                 *slot = copy;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Callers without a deadline waited for the Park behind what another pchannel had said.
+    #[test]
+    fn no_other_failure_hides_a_want_of_space() {
+        #[track_caller]
+        fn check(kinds: &[ErrorKind], expected: ErrorKind) {
+            let failed = kinds.iter().map(|kind| Error::new(*kind, "a pchannel fails"));
+            assert_eq!(failed.fold(Ok(()), worse).unwrap_err().kind(), expected);
+        }
+        check(&[ErrorKind::StoreFull, ErrorKind::Io], ErrorKind::StoreFull);
+        check(&[ErrorKind::Io, ErrorKind::StoreFull], ErrorKind::StoreFull);
+        check(&[ErrorKind::Limit, ErrorKind::Io], ErrorKind::Io);
     }
 }

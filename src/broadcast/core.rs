@@ -25,7 +25,7 @@ use super::holds::Hold;
 use super::kind::MessageType;
 use super::locks::{Holder, Locks};
 use super::options::Options;
-use super::owed::Owed;
+use super::owed::{Owed, PROMISED_MAX};
 use super::policy::Policy;
 use super::refusal;
 use super::request::Answer;
@@ -99,6 +99,8 @@ pub(crate) struct Core {
     pub(crate) checkpoint_due_bytes: u64,
     /// Bytes of the last checkpoint.
     pub(crate) stream_bytes: u64,
+    /// Most bytes that control keeps for what was accepted, and for checkpoints.
+    pub(crate) promised_max: u64,
     /// Bytes that a checkpoint was expected to take that is being written; else 0.
     pub(crate) begun_bytes: u64,
     /// Space that a checkpoint may make.
@@ -144,6 +146,8 @@ pub(crate) struct Run {
     pub(crate) ending: bool,
     /// Why it is parked and since when, durably.
     pub(crate) parked: Option<(String, u64)>,
+    /// When a worker is to take it.
+    pub(crate) due: Option<Duration>,
     pub(crate) retries: u32,
     /// Calls of its callback.
     pub(crate) calls: u32,
@@ -262,7 +266,8 @@ impl Inner {
         let bytes: usize = slices.iter().map(|slice| slice.len()).sum();
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         let bodies: Vec<&Body> = records.iter().map(|record| &record.body).collect();
-        let usage = core.usage(&bodies, bytes, self.options.open_bytes_max)?;
+        let usage = core.usage(&bodies, bytes, self.options.open_bytes_max);
+        let usage = usage.map_err(|e| self.until_free(core, e))?;
         let batch = Batch { kind: RecordKind::CONTROL, records: &slices };
         match self.store.control().enqueue_kept(batch, usage) {
             Ok(Taken::Lacks(bytes)) => Err(room::lacks(None, bytes)),
@@ -373,7 +378,7 @@ impl Inner {
 
     /// Has a worker take a task, at once or later.
     pub(crate) fn schedule(&self, core: &mut Core, id: BroadcastId, after: Duration) {
-        core.due.insert((self.monotonic().saturating_add(after), id));
+        core.set_due(id, self.monotonic().saturating_add(after));
         #[cfg(planted)]
         if crate::planted::is_active(crate::planted::Bug::WorkUntold) {
             return;
@@ -410,6 +415,7 @@ impl Core {
             unchecked_bytes: 0,
             checkpoint_due_bytes: u64::MAX,
             stream_bytes: 0,
+            promised_max: PROMISED_MAX,
             begun_bytes: 0,
             freeing: Freeing::default(),
             failed: None,
@@ -440,6 +446,28 @@ impl Core {
         }
     }
 
+    /// Has a task taken at an instant, or earlier where that was said before: once, however many
+    /// ask for it.
+    pub(crate) fn set_due(&mut self, id: BroadcastId, at: Duration) {
+        let Some(run) = self.runs.get_mut(&id) else { return };
+        if run.due.is_some_and(|due| due <= at) {
+            return;
+        }
+        if let Some(later) = run.due.replace(at) {
+            self.due.remove(&(later, id));
+        }
+        self.due.insert((at, id));
+    }
+
+    /// Takes the task that is due first, whenever that is.
+    pub(crate) fn take_due(&mut self) -> Option<BroadcastId> {
+        let (_, id) = self.due.pop_first()?;
+        if let Some(run) = self.runs.get_mut(&id) {
+            run.due = None;
+        }
+        Some(id)
+    }
+
     /// What a run of an acceptance starts with: copies that are acknowledged stand.
     pub(crate) fn run_of(&self, id: BroadcastId, unseen: Copy) -> Option<Run> {
         let task = self.state.task(id)?;
@@ -460,6 +488,7 @@ impl Core {
             again: false,
             ending: false,
             parked: task.parked.clone(),
+            due: None,
             retries: 0,
             calls: 0,
             tries: 0,

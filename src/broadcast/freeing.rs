@@ -110,19 +110,26 @@ impl Inner {
 
     /// Has a checkpoint begin with a segment where the tail does not hold all of it: then it covers
     /// all that stands in the tail. Where there is no room for that, it begins where it may.
-    pub(crate) fn begin_freeing(&self) {
+    ///
+    /// # Errors
+    ///
+    /// Those of a roll, but for want of space.
+    fn begin_freeing(&self) -> Result<()> {
         let (bytes, left) = {
             let core = self.lock();
             let bytes = core.checkpoint_with(0);
             (bytes, bytes.saturating_add(core.owed.control()))
         };
         let decision = u64::try_from(DECISION_LEN).unwrap_or(u64::MAX);
-        drop(self.store.control().begin_segment(bytes, decision, left));
+        match self.store.control().begin_segment(bytes, decision, left) {
+            Err(e) if e.kind() == ErrorKind::StoreFull => Ok(()),
+            begun => begun,
+        }
     }
 
     /// Writes a checkpoint, as long as that frees space.
     pub(crate) fn free_space(&self) -> Result<Option<Checkpoint>> {
-        self.begin_freeing();
+        self.begin_freeing()?;
         self.checkpoint_for(Why::Space)
     }
 

@@ -11,6 +11,7 @@ use super::core::Inner;
 use crate::error::{Error, ErrorKind, Result};
 use crate::sync::thread::{self, JoinHandle};
 use crate::sync::{Condvar, Mutex};
+use crate::told;
 
 #[derive(Debug)]
 pub(super) struct Handle {
@@ -50,7 +51,9 @@ pub(super) fn to_the_end(inner: &Inner, name: &str, run: impl FnOnce()) {
 impl Drop for Handle {
     fn drop(&mut self) {
         if let Err(e) = self.close() {
-            tracing::debug!(error = %e, "a broadcaster that was dropped closes");
+            told::tell(
+                move || tracing::debug!(error = %e, "a broadcaster that was dropped closes"),
+            );
         }
     }
 }
@@ -97,7 +100,13 @@ impl Handle {
         for (name, kind) in &inner.types {
             let closed = inside(inner, || catch_unwind(AssertUnwindSafe(|| kind.close())));
             if closed.is_err() {
-                tracing::error!(message_type = name, "a type panicked when it was told to close");
+                let name = name.clone();
+                told::tell(move || {
+                    tracing::error!(
+                        message_type = name,
+                        "a type panicked when it was told to close"
+                    );
+                });
             }
         }
         let threads =
@@ -111,7 +120,7 @@ impl Handle {
         for thread in threads {
             // A callback that drops the last handle runs on one of them.
             if thread.thread().id() != thread::current().id() && thread.join().is_err() {
-                tracing::error!("a thread of the broadcaster panicked");
+                told::tell(|| tracing::error!("a thread of the broadcaster panicked"));
             }
         }
         let closed = inner.store.close();

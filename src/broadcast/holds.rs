@@ -16,6 +16,7 @@ use super::locks::{Claim, Holder};
 use super::owed::Promise;
 use super::refusal;
 use super::room;
+use super::sizes::CopySizes;
 use super::state::{job_name, task_name};
 use crate::channel::{ChannelLog, ChannelPin};
 use crate::clock::Clock;
@@ -72,7 +73,7 @@ impl Inner {
                 let more = bytes.saturating_add(ending.to(pchannel));
                 keep(&**channel, pchannel, (core.owed.to(pchannel), more))?;
             }
-            let pin = channel.pin(&name, None)?;
+            let pin = channel.pin(&name, None).map_err(|e| room::of_channel(pchannel, e))?;
             #[cfg(planted)]
             let pin = if crate::planted::is_active(crate::planted::Bug::EndUnpinned) {
                 ChannelPin::new(pin.lsn(), ())
@@ -226,7 +227,7 @@ fn keep(channel: &dyn ChannelLog, pchannel: &str, (owed, bytes): (u64, u64)) -> 
             "a pchannel owes as much as a reserve holds: until copies stand, it takes no more";
         return Err(Error::new(ErrorKind::StoreFull, what));
     }
-    if !channel.is_promised(all)? {
+    if !channel.is_promised(all).map_err(|e| room::of_channel(pchannel, e))? {
         return Err(room::lacks(Some(pchannel), all));
     }
     channel.owe(all);
@@ -255,10 +256,11 @@ pub(super) fn take_up(core: &mut Core, store: &Store) -> Result<()> {
         run.taken_up_at_ms = now_ms;
         let claim = core.claim(&run.accepted, run.accepted_at_ms);
         core.locks.seize(Holder::Task(id), claim);
-        if run.parked.is_none() {
-            core.due.insert((Duration::ZERO, id));
-        }
+        let goes_on = run.parked.is_none();
         core.runs.insert(id, run);
+        if goes_on {
+            core.set_due(id, Duration::ZERO);
+        }
         hold_again(store, core, id)?;
     }
     let running = core.state.running_jobs();
@@ -302,19 +304,20 @@ fn hold_again(store: &Store, core: &mut Core, id: BroadcastId) -> Result<()> {
     let missing: Vec<&String> =
         copies.filter(|(_, ack)| ack.is_none()).map(|(vchannel, _)| vchannel).collect();
     let mut holds: Vec<Hold> = Vec::new();
-    for end in core.state.ends_needed(id) {
+    let ends = core.state.ends_needed(id);
+    let mut sizes = CopySizes::new(&accepted, core.state.term());
+    for end in &ends {
         let of_this =
             |vchannel: &&&String| core.state.pchannel_of(vchannel) == Some(end.pchannel.as_str());
         let missing = missing.iter().filter(of_this);
         let Some(channel) = store.channel(&end.pchannel) else { continue };
         let mut bytes = 0_u64;
         for vchannel in missing {
-            let copy =
-                super::copies::copy_bytes(&**channel, &accepted, core.state.term(), vchannel)?;
+            let copy = sizes.of((&end.pchannel, &**channel), vchannel)?;
             bytes = bytes.saturating_add(copy);
         }
         let pin = channel.pin(&task_name(id), Lsn::new(end.next_lsn))?;
-        holds.push(Hold { pchannel: end.pchannel, pin, bytes });
+        holds.push(Hold { pchannel: end.pchannel.clone(), pin, bytes });
     }
     if let Some(run) = core.runs.get_mut(&id) {
         run.holds = holds;

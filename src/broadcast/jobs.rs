@@ -99,17 +99,20 @@ impl Jobs {
         self.inner.lock().state.collection(id).cloned()
     }
 
-    /// Records what became known of a collection, such as its schema.
+    /// Records what became known of a collection, such as its schema, in place of `was`, which it
+    /// was made of. Returns whether it did: where the collection is another one by now, nothing is
+    /// recorded, and whoever asked looks at it again.
     ///
     /// # Errors
     ///
-    /// `InvalidInput` for an unknown identity, `StoreFull`, `Io`, `Poisoned`, `Closed`.
+    /// `InvalidInput` for an unknown identity, and for another one than that of `was`;
+    /// `StoreFull`, `Io`, `Poisoned`, `Closed`.
     ///
     /// # Durability
     ///
-    /// Durable when this returns `Ok`; unknown after `Poisoned`.
-    pub fn update_collection(&self, collection: Collection) -> Result<()> {
-        self.inner.update_collection(collection)
+    /// Durable when this returns `Ok(true)`; unknown after `Poisoned`.
+    pub fn update_collection(&self, was: &Collection, next: Collection) -> Result<bool> {
+        self.inner.update_collection(was, next)
     }
 
     /// Records the plan of the current attempt, and where the pchannels of the job's vchannels end:

@@ -263,7 +263,9 @@ pub struct WindowSummary {
     pub lifetime_ms: u64,
     /// Keys that count beyond that, as a policy with `history = "warn"` allows.
     pub beyond_count: usize,
-    /// For how long back a key that was done is surely known, whoever's it is, in milliseconds.
+    /// For how long back a key is surely known that was accepted under the policy recorded last and
+    /// is done, whoever's it is, in milliseconds. One that was accepted under a shorter lifetime
+    /// lives as long as it was told, also behind a policy that has a longer one.
     pub effective_ms: u64,
     /// Keys that were dropped because their window was over.
     pub expired_count: u64,

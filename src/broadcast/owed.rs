@@ -7,12 +7,12 @@ use oncelog_format::control::{Accepted, Body, ControlRecord, DropCause, JobLink,
 use oncelog_format::limits::CHECKPOINT_PART_LEN_MAX;
 use oncelog_format::message::{BroadcastHeader, BroadcastId, Fingerprint, Resource};
 
-use super::copies;
 use super::core::{Core, Run};
 use super::ends;
 use super::holds::Hold;
 use super::jobs::JOB_DOMAIN;
 use super::refusal;
+use super::sizes::CopySizes;
 use super::state::State;
 use super::told::Told;
 use crate::error::{Error, ErrorKind, Result};
@@ -38,7 +38,7 @@ pub(super) const PAYLOAD_LEN: usize = 256;
 
 /// Most bytes that control keeps for what was accepted, and for checkpoints: beside them the first
 /// record of a checkpoint, or a batch of what it makes smaller, fits into the largest reserve.
-const PROMISED_MAX: u64 = RESERVED_MAX - (1 << 20);
+pub(super) const PROMISED_MAX: u64 = RESERVED_MAX - (1 << 20);
 
 /// Most bytes that unfinished work carries: tasks that are not done and jobs that are not over,
 /// with their payloads, properties and plans. A checkpoint holds them all, and is written on a full
@@ -77,6 +77,15 @@ fn ending_bytes(starts: &Accepted) -> u64 {
     let names: usize = starts.header.vchannels.iter().map(|name| name.len() + 16).sum();
     let own = names + starts.trace.as_ref().map_or(0, String::len) + 4 * PAYLOAD_LEN;
     control_bytes(starts).saturating_add(u64::try_from(own).unwrap_or(u64::MAX))
+}
+
+/// Bytes of a checkpoint that go with the keys that a batch drops.
+fn freed_by(state: &State, bodies: &[&Body]) -> u64 {
+    let dropped = bodies.iter().filter_map(|body| match body {
+        Body::Dropped(dropped) => Some(state.bytes_of_tombstone(dropped.id)),
+        _ => None,
+    });
+    dropped.fold(0, u64::saturating_add)
 }
 
 /// Room is kept for an ending from the acceptance of its job on, before anybody knows what it is.
@@ -135,10 +144,11 @@ impl Promise {
             payload: vec![0; PAYLOAD_LEN],
         };
         let mut copies: BTreeMap<String, u64> = BTreeMap::new();
+        let mut sizes = CopySizes::new(&ending, state.term());
         for vchannel in &starts.header.vchannels {
             let Some(pchannel) = state.pchannel_of(vchannel) else { continue };
             let Some(channel) = store.channel(pchannel) else { continue };
-            let bytes = copies::copy_bytes(&**channel, &ending, state.term(), vchannel)?;
+            let bytes = sizes.of((pchannel, &**channel), vchannel)?;
             let sum = copies.entry(pchannel.to_owned()).or_default();
             *sum = sum.saturating_add(bytes);
         }
@@ -306,16 +316,23 @@ impl Core {
         };
         let added = ends.saturating_add(in_checkpoint);
         let owed = self.owed.control.saturating_add(ends);
-        let checkpoint = self.checkpoint_ahead(keys, in_checkpoint);
-        let all = owed.saturating_add(checkpoint);
-        if all <= PROMISED_MAX {
+        let checkpoint =
+            self.checkpoint_without(freed_by(&self.state, bodies), keys, in_checkpoint);
+        let (all, max) = (owed.saturating_add(checkpoint), self.promised_max);
+        if all <= max {
             let kept = owed.saturating_add(checkpoint.saturating_mul(CHECKPOINT_COUNT));
-            return Ok(Use::New(kept.min(PROMISED_MAX)));
+            return Ok(Use::New(kept.min(max)));
         }
-        let kind = if added > PROMISED_MAX { ErrorKind::Limit } else { ErrorKind::StoreFull };
+        if added <= max
+            && bodies.iter().any(|body| matches!(body, Body::Accepted(_)))
+            && let Some(refused) = self.keys_are_in_the_way(all)
+        {
+            return Err(refused);
+        }
+        let kind = if added > max { ErrorKind::Limit } else { ErrorKind::StoreFull };
         let what = format!(
             "a checkpoint and the ends of unfinished work come to more than a reserve holds: \
-             expected at most {PROMISED_MAX} bytes, found {all}"
+             expected at most {max} bytes, found {all}"
         );
         Err(Error::new(kind, what))
     }
@@ -355,8 +372,16 @@ impl Core {
         kept.min(PROMISED_MAX)
     }
 
-    fn checkpoint_ahead(&self, key_count: usize, more: u64) -> u64 {
-        self.checkpoint_with(self.state.bytes_ahead(key_count).saturating_add(more))
+    pub(super) fn checkpoint_ahead(&self, key_count: usize, more: u64) -> u64 {
+        self.checkpoint_without(0, key_count, more)
+    }
+
+    /// The same, where so many bytes of keys are dropped with it. One that is being written has
+    /// them.
+    fn checkpoint_without(&self, freed: u64, key_count: usize, more: u64) -> u64 {
+        let about = self.state.checkpoint_bytes().saturating_sub(freed).max(self.begun_bytes);
+        let ahead = self.state.bytes_ahead(key_count).saturating_add(more);
+        written_bytes(about.saturating_add(ahead))
     }
 
     /// Counts what a run owes, from its acceptance on. What was kept for it, as the ending of a

@@ -27,6 +27,16 @@ pub(crate) fn window_full(count: usize, bound: usize, next_free_in_ms: Option<u6
     }
 }
 
+/// The keys fill a checkpoint, whatever their number.
+pub(crate) fn window_heavy(count: usize, held: u64, beyond: u64) -> Error {
+    let max = held.saturating_sub(beyond);
+    let message = format!(
+        "the window is full: its {count} keys take {held} bytes of a checkpoint, expected at most \
+         {max}"
+    );
+    Error::new(ErrorKind::WindowFull, message)
+}
+
 pub(crate) fn slots_full(count: usize, bound: usize) -> Error {
     let message = format!("all job slots are used: {count} jobs, expected fewer than {bound}");
     Error::new(ErrorKind::WindowFull, message).with_retry_after(Duration::from_secs(1))

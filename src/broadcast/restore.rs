@@ -55,7 +55,7 @@ pub(crate) fn of_log(control: &Log) -> Result<Restored> {
 /// # Errors
 ///
 /// `Corrupt` where records are missing at the begin that no checkpoint covers, or one does not
-/// decode; `Unsupported` where such a checkpoint is of a later version; those of the reader.
+/// decode; `Unsupported` where such a checkpoint is of another version; those of the reader.
 pub(crate) fn restore(reader: &mut Reader, extent: Extent) -> Result<Restored> {
     let mut restored = begin(reader, extent, &mut Ends::all(extent))?;
     let from = restored.checkpoint.map_or(extent.oldest, |checkpoint| checkpoint.covers.next());
@@ -94,12 +94,12 @@ fn tell_progress(lsn: Lsn, from: Lsn, next: Lsn) {
 
 /// The state to begin with: that of the newest checkpoint which is whole.
 fn begin(reader: &mut Reader, extent: Extent, ends: &mut Ends) -> Result<Restored> {
-    let mut later = None;
+    let mut other = None;
     while let Some(run) = ends.next(reader)? {
         let (end, lsn) = (run.end, run.lsn);
-        if run.is_later() {
-            tracing::warn!(%lsn, "a checkpoint is of a later version: an older one is taken");
-            later = later.or(Some(run));
+        if run.is_other() {
+            tracing::warn!(%lsn, "a checkpoint is of another version: an older one is taken");
+            other = other.or(Some(run));
             continue;
         }
         match load(reader, end, lsn)? {
@@ -113,8 +113,8 @@ fn begin(reader: &mut Reader, extent: Extent, ends: &mut Ends) -> Result<Restore
         }
     }
     if extent.oldest > Lsn::FIRST && extent.oldest <= extent.next {
-        // What is missing stands in a checkpoint that only a later release reads: no damage.
-        if let Some(run) = later {
+        // What is missing stands in a checkpoint that only another release reads: no damage.
+        if let Some(run) = other {
             return Err(run.unsupported());
         }
         let what =
@@ -155,14 +155,13 @@ pub(crate) struct Run {
 
 impl Run {
     /// Says whether its entries are of a version that is not known here.
-    pub(crate) fn is_later(&self) -> bool {
-        self.version > STATE_VERSION
+    pub(crate) fn is_other(&self) -> bool {
+        self.version != STATE_VERSION
     }
 
     fn unsupported(&self) -> Error {
         let what = format!(
-            "the entries of a checkpoint are of a later version: expected at most {STATE_VERSION}, \
-             found {}",
+            "the entries of a checkpoint are of another version: expected {STATE_VERSION}, found {}",
             self.version
         );
         Error::new(ErrorKind::Unsupported, what).at_lsn(self.lsn.get())
@@ -292,11 +291,11 @@ pub(crate) fn restore_at(reader: &mut Reader, extent: Extent, at_ms: u64) -> Res
 /// # Errors
 ///
 /// `Corrupt` for one that differs, is not whole, or without which control does not begin;
-/// `Unsupported` for one of a later version, which cannot be compared.
+/// `Unsupported` for one of another version, which cannot be compared.
 pub(crate) fn verify(reader: &mut Reader, extent: Extent) -> Result<usize> {
     let (mut ends, mut all) = (Ends::all(extent), Vec::new());
     while let Some(run) = ends.next(reader)? {
-        if run.is_later() {
+        if run.is_other() {
             return Err(run.unsupported());
         }
         all.push((run.end, run.lsn));

@@ -23,6 +23,7 @@ use std::fmt;
 use super::core::Inner;
 use super::refusal;
 use crate::error::{Error, ErrorKind, Result};
+use crate::told;
 
 /// Room that has to be made first.
 #[derive(Debug)]
@@ -58,7 +59,51 @@ pub(super) fn is_lack(e: &Error) -> bool {
     lack_of(e).is_some()
 }
 
+/// A channel in which an append has failed, and which is not open again.
+#[derive(Debug)]
+struct Failed {
+    pchannel: String,
+    cause: Error,
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} is to be opened again", self.pchannel)
+    }
+}
+
+impl std::error::Error for Failed {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.cause)
+    }
+}
+
+/// What a channel says of itself is no word on the broadcaster: where it has failed it is opened
+/// again, and control, which the caller would open again for it, goes on.
+pub(super) fn of_channel(pchannel: &str, e: Error) -> Error {
+    if e.kind() != ErrorKind::Poisoned {
+        return e;
+    }
+    let what = "an append to a channel has failed, and it is not open again";
+    let failed = Failed { pchannel: pchannel.to_owned(), cause: e };
+    refusal::for_now(Error::new(ErrorKind::Io, what).with_source(failed))
+}
+
+fn failed_of(e: &Error) -> Option<&Failed> {
+    std::error::Error::source(e)?.downcast_ref()
+}
+
+fn is_failed(e: &Error) -> bool {
+    failed_of(e).is_some()
+}
+
 impl Inner {
+    /// Opens the channel again that an error says has failed. Nothing is locked.
+    fn reopen_of(&self, e: &Error) -> Result<()> {
+        let channel = failed_of(e).and_then(|failed| self.store.channel(&failed.pchannel));
+        channel.map_or(Ok(()), |channel| channel.reopen())
+    }
+
     /// Decides, and makes room where that lacks it, while nothing is locked: then it is decided
     /// anew.
     ///
@@ -66,15 +111,20 @@ impl Inner {
     ///
     /// Those of `decide`, and of making room: nothing was decided then.
     pub(super) fn with_room<T>(&self, mut decide: impl FnMut() -> Result<T>) -> Result<T> {
+        let mut has_reopened = false;
         loop {
-            let e = match decide() {
+            let e = match told::behind(&mut decide) {
                 Err(e) => e,
                 decided => return decided,
             };
-            if !is_lack(&e) {
+            let made = if is_lack(&e) {
+                self.make_room_of(&e)
+            } else if is_failed(&e) && !std::mem::replace(&mut has_reopened, true) {
+                self.reopen_of(&e)
+            } else {
                 return Err(e);
-            }
-            let made = self.make_room_of(&e).map_err(refusal::for_now);
+            };
+            let made = made.map_err(refusal::for_now);
             made.inspect_err(|e| self.note_refusal(&mut self.lock(), e))?;
         }
     }
@@ -90,6 +140,8 @@ impl Inner {
             return self.store.control().make_reserve(lack.bytes);
         };
         // What is not there is not looked at again either.
-        self.store.channel(pchannel).map_or(Ok(()), |channel| channel.promise(lack.bytes))
+        let promised =
+            self.store.channel(pchannel).map_or(Ok(()), |channel| channel.promise(lack.bytes));
+        promised.map_err(|e| of_channel(pchannel, e))
     }
 }

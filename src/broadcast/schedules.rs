@@ -33,7 +33,7 @@ fn serve(broadcaster: &Broadcaster, ends: usize) {
             core = inner.lock();
             ended += usize::from(matches!(settled, Settled::Ended(..)));
             inner.settled(&mut core, settled);
-        } else if let Some((_, id)) = core.due.pop_first() {
+        } else if let Some(id) = core.take_due() {
             drop(core);
             let stepped = inner.step(id);
             core = inner.after_step(id, stepped);

@@ -404,7 +404,7 @@ impl State {
     }
 
     /// Returns every vchannel with its pchannel.
-    pub fn vchannels(&self) -> impl Iterator<Item = (&str, &str)> {
+    pub fn vchannels(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
         self.channels.iter().map(|(v, p)| (v.as_str(), p.as_str()))
     }
 

@@ -26,6 +26,11 @@ pub struct BroadcastStats {
     pub keys: KeyStats,
     /// The idempotency window at this moment.
     pub window: WindowSummary,
+    /// Bytes that the keys of the window take of a checkpoint, at this moment.
+    pub window_bytes: u64,
+    /// Most bytes that they may take, beside all else that there is at this moment. Above it new
+    /// work is refused with `WindowFull`, or keys are evicted, as with the bound of their number.
+    pub window_bytes_max: u64,
     /// Requests that waited for resource locks.
     pub locks: WaitStats,
     /// Callers that wait for a key at this moment: for its admission, or for its effect.
@@ -43,6 +48,8 @@ pub struct BroadcastStats {
     pub replay: ReplayStats,
     /// Jobs that are known at this moment, by the name of their phase.
     pub jobs: BTreeMap<&'static str, JobStats>,
+    /// Jobs that are not over and that nobody drives, at this moment: there is no space, say.
+    pub jobs_stopped: u64,
     /// Wall clock minus log time, in milliseconds.
     pub clock_offset_ms: i64,
     /// A wall clock far ahead is not believed: nothing expires.
@@ -232,9 +239,12 @@ impl Inner {
             let core = self.lock();
             let now_ms = self.time().expiry_ms(core.state.newest_ms());
             stats.window = WindowSummary::of(&core.state, now_ms);
+            (stats.window_bytes, stats.window_bytes_max) = core.key_bytes();
             stats.locks = counts.locks(core.lock_waiters.len());
             stats.checkpoints = counts.checkpoints(core.unchecked_bytes);
             stats.jobs = core.state.job_counts();
+            let stopped = core.stopped.keys().filter(|job| core.state.is_running(**job));
+            stats.jobs_stopped = u64::try_from(stopped.count()).unwrap_or(u64::MAX);
             for run in core.runs.values() {
                 let name = run.accepted.message_type.as_str();
                 let name = if self.types.contains_key(name) { name } else { UNREGISTERED };

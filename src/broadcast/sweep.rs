@@ -10,6 +10,7 @@ use oncelog_format::message::BroadcastId;
 use super::core::{Core, Inner};
 use crate::clock::Clock;
 use crate::error::{ErrorKind, Result};
+use crate::told;
 
 /// Most records of one batch: the lock is held for less than a millisecond.
 const BATCH_COUNT_MAX: usize = 128;
@@ -34,14 +35,14 @@ impl Inner {
             let check_interval = core.policy.check_interval;
             drop(core);
             let swept = self.with_room(|| self.sweep());
-            if let Err(e) = &swept
+            // Behind a full batch there may be more.
+            if !swept.as_ref().is_ok_and(|count| *count >= BATCH_COUNT_MAX) {
+                due = now.saturating_add(check_interval);
+            }
+            if let Err(e) = swept
                 && e.kind() != ErrorKind::Closed
             {
-                tracing::warn!(error = %e, "expired keys are not swept");
-            }
-            // Behind a full batch there may be more.
-            if !swept.is_ok_and(|count| count >= BATCH_COUNT_MAX) {
-                due = now.saturating_add(check_interval);
+                told::tell(move || tracing::warn!(error = %e, "expired keys are not swept"));
             }
             core = self.lock();
         }

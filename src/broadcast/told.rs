@@ -5,7 +5,6 @@
 //! thread that waits for the disk, in order. That thread tells of every effect, so that a
 //! subscriber waits for none, nor for somebody who does.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use oncelog_format::control::Outcome;
@@ -27,6 +26,8 @@ pub(crate) enum Told {
     Beyond { kept: usize, bound: u64 },
     /// The next checkpoint may find no space.
     NoLargerReserve(Error),
+    /// None was written.
+    NoCheckpoint(Error),
     /// Control stays as long as it is.
     NotTrimmed(Error),
     /// A step of a task failed, and is tried again.
@@ -39,6 +40,8 @@ pub(crate) enum Told {
     Ended(BroadcastId, Outcome),
     /// A task ended that had ended before.
     EndedTwice(BroadcastId),
+    /// The driver of a job gave it up before its end.
+    NotDriven(BroadcastId, Arc<Error>),
     /// Nothing is kept for the ending of a job.
     NoRoom(BroadcastId, Error),
     /// The first failure.
@@ -59,6 +62,7 @@ impl Told {
                 tracing::warn!(kept, bound, "more keys are kept than the bound of the window");
             }
             Self::NoLargerReserve(e) => tracing::debug!(error = %e, "no larger reserve"),
+            Self::NoCheckpoint(e) => tracing::warn!(error = %e, "no checkpoint"),
             Self::NotTrimmed(e) => tracing::warn!(error = %e, "control is not trimmed"),
             Self::Retried(id, reason) => {
                 tracing::debug!(broadcast = id.0, reason, "a task is tried again");
@@ -74,6 +78,9 @@ impl Told {
                 tracing::debug!(broadcast = id.0, outcome, "a broadcast ended");
             }
             Self::EndedTwice(id) => tracing::error!(broadcast = id.0, "a task ended twice"),
+            Self::NotDriven(job, e) => {
+                tracing::warn!(job = job.0, error = %e, "a job is driven by nobody");
+            }
             Self::NoRoom(job, e) => {
                 tracing::warn!(job = job.0, error = %e, "no room is kept for an ending");
             }
@@ -100,21 +107,19 @@ impl Inner {
     /// Tells what was kept, and what control has kept. The caller holds no lock.
     pub(crate) fn tell(&self, told: Vec<Told>) {
         self.store.control().tell();
-        for told in told {
-            // The panic of a subscriber is not ours, and there is nobody left to tell of it.
-            drop(catch_unwind(AssertUnwindSafe(|| told.tell())));
-        }
+        told.into_iter().for_each(|told| crate::told::tell(|| told.tell()));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use std::fmt;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::{Mutex, mpsc};
     use std::thread;
     use std::time::Duration;
 
-    use oncelog_format::message::Scope;
+    use oncelog_format::message::{Properties, Scope, Vchannel};
     use tracing::field::{Field, Visit};
     use tracing::span::{Attributes, Id, Record};
     use tracing::{Event, Metadata, Subscriber};
@@ -123,10 +128,12 @@ mod tests {
     use crate::broadcast::deciding::DECISION_LEN;
     use crate::broadcast::handle::Handle;
     use crate::broadcast::{Broadcaster, Options, Request, Verdict, replayed};
-    use crate::broadcast::{MessageType, OnConflict, Task};
+    use crate::broadcast::{Jobs, MessageType, OnConflict, Role, Task};
+    use crate::channel::Outgoing;
+    use crate::error::ErrorKind;
     use crate::io::fault::{CallKind, EIO, Fault, Which};
     use crate::io::mem::{Machine, MemIo};
-    use crate::log::CreateMode;
+    use crate::log::{CreateMode, Fill};
     use crate::store::{Store, StoreOptions};
 
     /// Longer than an answer takes.
@@ -165,15 +172,14 @@ mod tests {
         fn event(&self, event: &Event<'_>) {
             let mut text = Text::default();
             event.record(&mut text);
-            let words = ["broadcast", "task", "poisoned", "keys are kept", "another request"];
-            if !words.iter().any(|word| text.0.contains(word)) {
-                return;
-            }
             let (answer, answered) = mpsc::channel();
             let broadcaster = self.broadcaster.clone();
-            thread::spawn(move || answer.send(broadcaster.stats().clock_held));
+            thread::spawn(move || {
+                drop(broadcaster.why_not_trimmed("p0"));
+                answer.send(broadcaster.stats().clock_held)
+            });
             let answered = answered.recv_timeout(PATIENCE);
-            let held = if answered.is_ok() { "" } else { ", with the core held" };
+            let held = if answered.is_ok() { "" } else { ", with a lock held" };
             self.events.lock().unwrap().push(format!("{}{held}", text.0));
             panic!("a subscriber panics");
         }
@@ -216,13 +222,57 @@ mod tests {
         asked.making_vchannels()
     }
 
+    /// Starts jobs whose driver gives them up at once, twice.
+    #[derive(Debug)]
+    struct GivesUp;
+
+    impl MessageType for GivesUp {
+        fn name(&self) -> &str {
+            "GivesUp"
+        }
+
+        fn role(&self) -> Role {
+            Role::StartsJob
+        }
+
+        fn apply(&self, _task: &Task) -> Verdict {
+            Verdict::Done
+        }
+
+        fn job_ready(&self, job: BroadcastId, jobs: &Jobs) {
+            let why = || Error::new(ErrorKind::StoreFull, "no space");
+            jobs.stopped(job, why());
+            jobs.stopped_again(job, why());
+        }
+    }
+
+    #[test]
+    fn a_job_that_is_given_up_is_told_once_and_counted_as_long_as_it_is() {
+        let (broadcaster, dispatch, events) = asked(&MemIo::new(Machine::new()));
+        let jobs = broadcaster.jobs();
+        beside(&broadcaster, &dispatch, || {
+            let mut asked = request("GivesUp", "k");
+            asked.scope = None;
+            let job = broadcaster.submit(&asked, None).unwrap().id;
+            // Whoever waits for it is told as soon as it was given up.
+            assert_eq!(jobs.wait(job, None).unwrap_err().kind(), ErrorKind::InFlight);
+            assert_eq!(broadcaster.stats().jobs_stopped, 1);
+            jobs.going(job);
+            assert_eq!(broadcaster.stats().jobs_stopped, 0);
+            broadcaster.close().unwrap();
+        });
+        let mut told = events.lock().unwrap().clone();
+        told.retain(|event| event.contains("driven"));
+        assert_eq!(told, ["a job is driven by nobody"]);
+    }
+
     /// A broadcaster without threads, what it tells, and to whom.
     fn asked(io: &MemIo) -> (Broadcaster, tracing::Dispatch, Arc<Mutex<Vec<String>>>) {
-        let logs = crate::log::Options::new().segment_bytes_max(64 << 10);
+        let logs = crate::log::Options::new().segment_bytes_max(64 << 10).fill(Fill::None);
         let store = StoreOptions::new().log(logs).create(CreateMode::IfMissing);
         let store = Store::open("/s", &store.io(Arc::new(io.clone()))).unwrap();
         let options = Options::new().register(Arc::new(Steps::default()));
-        let options = options.register(Arc::new(Warns));
+        let options = options.register(Arc::new(Warns)).register(Arc::new(GivesUp));
         let inner = replayed(store, options).unwrap();
         let broadcaster = Broadcaster { handle: Arc::new(Handle::new(&inner)) };
         let events = Arc::new(Mutex::new(Vec::new()));
@@ -239,7 +289,12 @@ mod tests {
                     tracing::dispatcher::with_default(dispatch, || thread(&inner));
                 });
             }
-            tracing::dispatcher::with_default(dispatch, call);
+            // A call that fails leaves nobody waiting.
+            let called = catch_unwind(AssertUnwindSafe(|| {
+                tracing::dispatcher::with_default(dispatch, call);
+            }));
+            drop(broadcaster.close());
+            called.unwrap();
         });
     }
 
@@ -302,6 +357,35 @@ mod tests {
             "more keys are kept than the bound of the window",
         ];
         assert_eq!(told, expected);
+    }
+
+    /// Whoever asked it, of the channel or at all, waited for itself, with the channel locked.
+    #[test]
+    fn a_subscriber_may_ask_when_a_roll_of_a_channel_fails_and_it_is_opened_again() {
+        let io = MemIo::new(Machine::new());
+        let (broadcaster, dispatch, events) = asked(&io);
+        let channel = Arc::clone(broadcaster.inner().store.channel("p0").unwrap());
+        broadcaster.ensure_vchannels(&["v".to_owned()]).unwrap();
+        beside(&broadcaster, &dispatch, || {
+            let append = || {
+                let mut properties = Properties::new();
+                properties.set(&Vchannel("v".to_owned())).unwrap();
+                channel.enqueue(&[Outgoing { properties, payload: &[7; 40_000] }])
+            };
+            drop(append().unwrap().wait().unwrap());
+            io.arm(Which::Kind(CallKind::Sync), 1, 1, Fault::Error(EIO));
+            assert!(append().is_err());
+            drop(broadcaster.submit(&request("Warns", "k"), None).unwrap());
+            broadcaster.close().unwrap();
+        });
+        let expected = [
+            "the log is poisoned until it is opened again",
+            "a channel reopens",
+            "a poisoned channel closes",
+            "a broadcast was accepted",
+            "a broadcast ended",
+        ];
+        assert_eq!(*events.lock().unwrap(), expected);
     }
 
     /// The control log fails while the broadcaster decides, and has something to tell itself.

@@ -84,7 +84,10 @@ impl TraceParent {
 pub(crate) fn kept(text: &str) -> Option<String> {
     let parsed = TraceParent::parse(text);
     if parsed.is_none() {
-        tracing::debug!(bytes = text.len(), "a trace context that is none is dropped");
+        let bytes = text.len();
+        crate::told::tell(move || {
+            tracing::debug!(bytes, "a trace context that is none is dropped");
+        });
     }
     parsed.map(|parent| parent.to_string())
 }

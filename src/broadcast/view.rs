@@ -103,8 +103,8 @@ impl StoreView {
         let mut ends = Ends::all(extent);
         let mut newest = None;
         while let Some(run) = ends.next(&mut reader)? {
-            // A restart takes none of a later version.
-            if run.is_later() {
+            // A restart takes none of another version.
+            if run.is_other() {
                 continue;
             }
             if newest.is_some() {

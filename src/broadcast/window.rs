@@ -108,7 +108,7 @@ pub struct Window {
 
 /// Most keys that make room for one: their records go in one batch with its acceptance. A bound
 /// that was lowered by more takes hold over several of them.
-const EVICT_COUNT_MAX: usize = 32;
+pub(super) const EVICT_COUNT_MAX: usize = 32;
 
 /// What the window says to one more key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -277,11 +277,12 @@ impl Window {
         self.evicted_done_ms = facts.evicted_done_ms;
     }
 
-    /// Returns for how long, in milliseconds, a key of any principal done at `now_ms` minus that is
-    /// surely known: the lifetime, or less as long as a key is gone that was evicted and would
-    /// live. Then it is the age of the oldest key that may be evicted next, and less than that of
-    /// the youngest that was: each principal makes room with keys of its own. A key with a promise
-    /// says nothing of it, however old it is: it was never in danger.
+    /// Returns for how long, in milliseconds, a key of any principal that was accepted with
+    /// `lifetime_ms`, and done at `now_ms` minus that, is surely known: the lifetime, or less as
+    /// long as a key is gone that was evicted and would live. Then it is the age of the oldest key
+    /// that may be evicted next, and less than that of the youngest that was: each principal makes
+    /// room with keys of its own. A key with a promise says nothing of it, however old it is: it
+    /// was never in danger.
     #[must_use]
     pub fn effective_ms(&self, lifetime_ms: u64, now_ms: u64) -> u64 {
         if self.evicted_until_ms <= now_ms {
@@ -302,6 +303,18 @@ impl Window {
             .take(max)
             .map(|(_, id)| id)
             .collect()
+    }
+
+    /// The oldest keys without a promise that are not over, of all principals.
+    pub(super) fn oldest(&self, now_ms: u64) -> Vec<BroadcastId> {
+        let victims = |share: &'_ Share| share.victims(now_ms, EVICT_COUNT_MAX).collect::<Vec<_>>();
+        let all = self.shares.values().flat_map(victims).collect();
+        oldest_of(all, EVICT_COUNT_MAX).into_iter().map(|(_, id)| id).collect()
+    }
+
+    /// Milliseconds until a key is over, where that is known.
+    pub(super) fn next_free_in_ms(&self, now_ms: u64) -> Option<u64> {
+        self.shares.values().filter_map(|share| share.next_free_ms(now_ms)).min()
     }
 
     /// Says whether one more key of a principal fits.
@@ -335,7 +348,7 @@ impl Window {
                 }
             }
             if victims.is_empty() || victims.len() < by {
-                return excess.told(all().filter_map(|share| share.next_free_ms(now_ms)).min());
+                return excess.told(self.next_free_in_ms(now_ms));
             }
         }
         if victims.is_empty() {

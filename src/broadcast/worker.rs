@@ -76,7 +76,7 @@ impl Inner {
                 return;
             }
             let now = self.monotonic();
-            let Some((at, id)) = core.due.first().copied() else {
+            let Some((at, _)) = core.due.first().copied() else {
                 core = self.work.wait(core).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
@@ -85,7 +85,7 @@ impl Inner {
                 core = waited.unwrap_or_else(PoisonError::into_inner).0;
                 continue;
             }
-            core.due.remove(&(at, id));
+            let Some(id) = core.take_due() else { continue };
             let run = core.runs.get_mut(&id).filter(|run| run.is_workable());
             let Some(run) = run.filter(|_| self.steps(id)) else { continue };
             if run.busy {
@@ -96,7 +96,10 @@ impl Inner {
             *taken = Some((now, id));
             drop(core);
             let stepped = catch_unwind(AssertUnwindSafe(|| self.step(id)));
-            let stepped = stepped.unwrap_or_else(|_panic| Ok(Next::Retry(PANICKED.to_owned())));
+            let stepped = stepped.unwrap_or_else(|_panic| {
+                self.doubt_copies(id);
+                Ok(Next::Retry(PANICKED.to_owned()))
+            });
             core = self.after_step(id, stepped);
             *taken = None;
         }
@@ -112,7 +115,7 @@ impl Inner {
             (run.busy, run.again) = (false, false);
             run.tries += 1;
             run.retries = run.retries.saturating_add(1);
-            core.due.insert((since.saturating_add(RETRY_MAX), id));
+            core.set_due(id, since.saturating_add(RETRY_MAX));
             self.keep_told(&mut core, Told::Retried(id, PANICKED.to_owned()));
         }
         // What panics at every call takes no processor.
@@ -177,7 +180,7 @@ impl Inner {
         }
         if let Some(after) = after {
             // By the instant from above: no code of the embedder stands between this and `busy`.
-            guard.due.insert((now.saturating_add(after), id));
+            guard.set_due(id, now.saturating_add(after));
             self.work.notify_one();
         }
         guard
@@ -393,3 +396,6 @@ impl Run {
         }
     }
 }
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests;

@@ -34,6 +34,7 @@ use crate::log::{
 };
 use crate::lsn::Lsn;
 use crate::sync::{AtomicU64, Mutex, MutexGuard};
+use crate::told;
 
 pub(crate) use self::given::tick_holder_of;
 
@@ -164,10 +165,15 @@ impl LocalChannel {
         messages: &[Outgoing<'_>],
         usage: Use,
     ) -> Result<Box<dyn PendingMessages>> {
-        let mut drafts = messages.iter().map(Draft::new).collect::<Result<Vec<_>>>()?;
+        let drafts = messages.iter().map(Draft::new).collect::<Result<Vec<_>>>()?;
         if matches!(usage, Use::New(_)) {
             self.check_new(&drafts)?;
         }
+        told::behind(|| self.stamp(drafts, usage))
+    }
+
+    /// Hands over what one lock gives ticks to.
+    fn stamp(&self, mut drafts: Vec<Draft>, usage: Use) -> Result<Box<dyn PendingMessages>> {
         let mut last = locked(&self.given);
         let log = self.open_log()?;
         let confirmed = log.durable_lsn().map_or(0, Lsn::get);
@@ -207,6 +213,36 @@ impl LocalChannel {
         given.is_late = is_late;
         *last = given;
         Ok(Box::new(LocalPending { pending, ticks }))
+    }
+
+    /// Opens the log again where an append to it has failed.
+    fn reopen_alone(&self) -> Result<()> {
+        // Nobody stamps meanwhile.
+        let mut last = locked(&self.given);
+        let log = {
+            let mut open = locked(&self.open);
+            if open.closed {
+                return Err(closed());
+            }
+            let Err(e) = open.log.check_open() else { return Ok(()) };
+            // The first one stays: what a log says that was closed tells nothing.
+            let (cause, dir) = (Arc::new(e), self.dir.clone());
+            open.failed.get_or_insert_with(|| Arc::clone(&cause));
+            told::tell(move || {
+                tracing::info!(error = %cause, dir = %dir.display(), "a channel reopens");
+            });
+            open.log.clone()
+        };
+        // Frees the directory for the next open. What a poisoned log says of its close was known.
+        if let Err(e) = log.close() {
+            told::tell(move || tracing::debug!(error = %e, "a poisoned channel closes"));
+        }
+        let (log, _) = Log::open(&self.dir, &self.options)?;
+        // Ticks of batches that are lost are not given again.
+        let found = newest_given(&log, log.next_lsn())?;
+        *last = Given { tick: found.tick.max(last.tick), ..found };
+        log.keep_from(found.kept);
+        self.replace(log)
     }
 
     /// Puts another log in the place of the one that failed.
@@ -336,29 +372,11 @@ impl ChannelLog for LocalChannel {
     }
 
     fn reopen(&self) -> Result<()> {
-        // Nobody stamps meanwhile.
-        let mut last = locked(&self.given);
-        let log = {
-            let mut open = locked(&self.open);
-            if open.closed {
-                return Err(closed());
-            }
-            let Err(e) = open.log.check_open() else { return Ok(()) };
-            tracing::info!(error = %e, dir = %self.dir.display(), "a channel reopens");
-            // The first one stays: what a log says that was closed tells nothing.
-            open.failed.get_or_insert_with(|| Arc::new(e));
-            open.log.clone()
-        };
-        // Frees the directory for the next open. What a poisoned log says of its close was known.
-        if let Err(e) = log.close() {
-            tracing::debug!(error = %e, "a poisoned channel closes");
+        let log = locked(&self.open).log.clone();
+        if log.sync().is_ok() {
+            return Ok(());
         }
-        let (log, _) = Log::open(&self.dir, &self.options)?;
-        // Ticks of batches that are lost are not given again.
-        let found = newest_given(&log, log.next_lsn())?;
-        *last = Given { tick: found.tick.max(last.tick), ..found };
-        log.keep_from(found.kept);
-        self.replace(log)
+        told::behind(|| self.reopen_alone())
     }
 
     fn close(&self) -> Result<()> {

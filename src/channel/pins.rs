@@ -8,6 +8,7 @@ use crate::error::{ErrorKind, Result};
 use crate::log::{Log, Pin};
 use crate::lsn::Lsn;
 use crate::sync::{Mutex, MutexGuard};
+use crate::told;
 
 /// Everything that is held, whichever log is open.
 #[derive(Clone, Debug, Default)]
@@ -74,7 +75,10 @@ pub(super) fn pin_within(log: &Log, name: &str, lsn: Lsn) -> Result<(Lsn, Pin)> 
             Err(e) if e.kind() == ErrorKind::Trimmed => {}
             pinned => {
                 if within != lsn {
-                    tracing::warn!(name, %lsn, %within, "what is pinned is not all there");
+                    let name = name.to_owned();
+                    told::tell(move || {
+                        tracing::warn!(name, %lsn, %within, "what is pinned is not all there");
+                    });
                 }
                 return pinned.map(|pin| (within, pin));
             }

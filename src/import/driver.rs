@@ -117,15 +117,23 @@ impl Driver<'_> {
     /// All but the ending; the number of rows that stand.
     fn work(&self, job: &Job) -> Step<u64> {
         // A job is cancelled also where its source cannot be read.
-        self.watch.go_on().map_err(|e| self.halt(e))?;
+        self.watch.go_on(self.attempt).map_err(|e| self.halt(e))?;
         let (request, collection) =
             ImportRequest::decode(&job.accepted.payload).map_err(Halt::Failed)?;
         let gone = || Error::new(ErrorKind::InvalidInput, "the collection is no longer there");
         let origin = self.watch.origin(&request).map_err(Halt::Stopped)?;
-        let collection = self.jobs.collection(collection).ok_or_else(gone).map_err(Halt::Failed)?;
+        let find = || self.jobs.collection(collection).ok_or_else(gone).map_err(Halt::Failed);
+        let mut collection = find()?;
         let (plan, from) = match &job.plan {
             Some(record) => (Plan::of(record).map_err(Halt::Failed)?, record.from.clone()),
-            None => self.plan(&request, &origin, &collection)?,
+            None => loop {
+                match self.plan(&request, &origin, &collection)? {
+                    Some(planned) => break planned,
+                    // Another import was first, and its rows are judged by what it stated: so are
+                    // these.
+                    None => collection = find()?,
+                }
+            },
         };
         let said = job.state.as_ref().map_or((0, 0), |state| (state.progress, state.rows));
         let recorded = SURVEYED.max(u64::from(said.0));
@@ -136,13 +144,14 @@ impl Driver<'_> {
         Ok(plan.rows)
     }
 
-    /// Reads every file once, and records what will be done.
+    /// Reads every file once, and records what will be done; `None` where the collection has become
+    /// another one meanwhile.
     fn plan(
         &self,
         request: &ImportRequest,
         origin: &Origin,
         collection: &Collection,
-    ) -> Step<(Plan, Vec<PchannelEnd>)> {
+    ) -> Step<Option<(Plan, Vec<PchannelEnd>)>> {
         self.record(JobPhase::PreImporting, 0, 0).map_err(Halt::Stopped)?;
         let total: u64 = request.paths().map(|path| size_of(origin, path)).sum();
         let mut read = 0_u64;
@@ -150,7 +159,7 @@ impl Driver<'_> {
             read = read.saturating_add(bytes);
             let percent = (read.saturating_mul(SURVEYED) / total.max(1)).min(SURVEYED);
             self.watch.set(JobPhase::PreImporting, percent, 0);
-            self.watch.go_on()
+            self.watch.go_on(self.attempt)
         };
         let expected = match collection.schema.as_slice() {
             [] => None,
@@ -160,24 +169,25 @@ impl Driver<'_> {
         let max = self.watch.slice_rows_max();
         let surveyed = Plan::survey(request, origin, (key, expected.as_deref()), max, &mut report);
         let plan = surveyed.map_err(|e| self.halt(e))?;
-        if expected.is_none() {
-            self.state_schema(&plan, collection)?;
+        if expected.is_none() && !self.state_schema(&plan, collection)? {
+            return Ok(None);
         }
         let vchannels = collection.vchannels.clone();
         let record = plan.record(self.id, self.attempt, vchannels, Vec::new());
         let record = record.map_err(Halt::Failed)?;
         let from = self.jobs.plan(record).map_err(Halt::Stopped)?;
+        self.watch.gets_further(self.jobs);
         self.record(JobPhase::Importing, SURVEYED, 0).map_err(Halt::Stopped)?;
-        Ok((plan, from))
+        Ok(Some((plan, from)))
     }
 
-    /// The first import of a collection states its schema.
-    fn state_schema(&self, plan: &Plan, collection: &Collection) -> Step<()> {
+    /// The first import of a collection states its schema; whether it is the first.
+    fn state_schema(&self, plan: &Plan, collection: &Collection) -> Step<bool> {
         let mut unified = Unified::default();
         plan.sets.iter().for_each(|set| unified.add(&set.survey.schema));
         let schema = slice::encode_schema(&unified.schema()).map_err(Halt::Failed)?;
-        let collection = Collection { schema, ..collection.clone() };
-        self.jobs.update_collection(collection).map_err(Halt::Stopped)
+        let stated = Collection { schema, ..collection.clone() };
+        self.jobs.update_collection(collection, stated).map_err(Halt::Stopped)
     }
 
     /// The pchannels of the collection, each with the slices that stand on it.
@@ -261,7 +271,7 @@ impl Driver<'_> {
             })?;
             for slice in slices {
                 let mut slice = slice.map_err(|e| self.halt(e))?;
-                self.watch.go_on().map_err(|e| self.halt(e))?;
+                self.watch.go_on(self.attempt).map_err(|e| self.halt(e))?;
                 self.append(&mut slice, lanes)?;
                 let percent = self.show(slice.rows_behind, plan.rows);
                 if percent >= recorded + RECORD_STEP && percent < APPENDED {
@@ -300,6 +310,7 @@ impl Driver<'_> {
                 ErrorKind::Limit => Halt::Failed(e),
                 _ => Halt::Stopped(e),
             })?;
+            self.watch.gets_further(self.jobs);
         }
         Ok(())
     }

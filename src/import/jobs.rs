@@ -3,6 +3,7 @@
 //! [`Imports`] owns the threads that drive jobs, a bounded number of them (`pool`), and tells of
 //! jobs (`look`).
 
+mod again;
 mod look;
 mod pool;
 
@@ -348,11 +349,16 @@ impl Imports {
     ) -> Result<Arc<Job>> {
         let jobs = broadcaster.jobs();
         let unknown = || Error::new(ErrorKind::InvalidInput, format!("no job {job} is known"));
-        let found = jobs.get(job).ok_or_else(unknown)?;
-        if found.over.is_some() {
-            return Ok(found);
+        {
+            // A driver that ends the job behind this look comes to the same lock after it, and
+            // forgets the cancel with the rest.
+            let mut running = self.pool().lock();
+            let found = jobs.get(job).ok_or_else(unknown)?;
+            if found.over.is_none() {
+                let entry = running.jobs.entry(job).or_insert_with(Entry::new);
+                entry.cancelled = Some(found.attempt);
+            }
         }
-        self.pool().lock().jobs.entry(job).or_insert_with(Entry::new).cancelled = true;
         let clock = SystemClock::default();
         let start = clock.monotonic();
         let left = || wait.map(|wait| wait.saturating_sub(clock.monotonic() - start));
@@ -383,6 +389,8 @@ fn retry(jobs: &Jobs, job: BroadcastId, wait: Option<Duration>) -> Result<()> {
 mod below;
 #[cfg(test)]
 mod crash;
+#[cfg(test)]
+mod first;
 #[cfg(test)]
 mod full;
 #[cfg(test)]

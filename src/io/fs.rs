@@ -142,7 +142,9 @@ impl Drop for FsFile {
         if self.locked.load(Ordering::Relaxed)
             && let Err(e) = fs2::FileExt::unlock(&self.file)
         {
-            tracing::warn!(error = %e, "a lock is freed only with the last copy of its file");
+            crate::told::tell(move || {
+                tracing::warn!(error = %e, "a lock is freed only with the last copy of its file");
+            });
         }
     }
 }

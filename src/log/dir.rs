@@ -14,6 +14,7 @@ use super::view::pause;
 use super::wait::now;
 use crate::error::{Error, ErrorKind, Result, is_full};
 use crate::io::{EntryKind, Io, IoFile, OpenHow};
+use crate::told;
 
 /// How often a lock file may lose its name while it is being locked.
 const LOCK_TRIES: usize = 16;
@@ -204,7 +205,10 @@ impl DirLock {
             && let Err(e) = self.file.write_all_at(&[0; LOCK_CONTENT_LEN], 0)
         {
             // A part may stand there, which reads as damage; all of it, as what was synced.
-            tracing::error!(path = %self.path.display(), error = %e, "the lock file is damaged");
+            let path = self.path.clone();
+            told::tell(move || {
+                tracing::error!(path = %path.display(), error = %e, "the lock file is damaged");
+            });
         }
         written.map_err(|e| Error::io("cannot write the lock file", &self.path, e))
     }
@@ -259,7 +263,8 @@ fn asides(io: &dyn Io, dir: &Path) -> io::Result<Vec<PathBuf>> {
 fn remove_asides(io: &dyn Io, aside: &[PathBuf]) {
     for name in aside {
         if let Err(e) = io.remove(name) {
-            tracing::warn!(path = %name.display(), error = %e, "a spare stays");
+            let path = name.clone();
+            told::tell(move || tracing::warn!(path = %path.display(), error = %e, "a spare stays"));
         }
     }
 }

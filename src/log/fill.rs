@@ -30,6 +30,7 @@ use super::writer::{Gate, Guard, Shared};
 use crate::error::{Error, ErrorKind};
 use crate::io::{Blocks, Io, IoFile, OpenHow};
 use crate::sync::thread::{self, JoinHandle};
+use crate::told;
 
 /// Windows of the tail that are filled ahead of its last frame.
 const WINDOWS_AHEAD: u64 = 4;
@@ -63,7 +64,8 @@ impl Plan {
                 Ok(Blocks::Moved) => Self::Nothing,
                 Ok(Blocks::Unknown) => Self::Allocate,
                 Err(e) => {
-                    tracing::debug!(dir = %dir.display(), error = %e, "unknown file system");
+                    let dir = dir.display().to_string();
+                    told::tell(move || tracing::debug!(dir, error = %e, "unknown file system"));
                     Self::Allocate
                 }
             },

@@ -18,6 +18,7 @@ use super::wait::now;
 use super::writer::{Gate, Guard, Shared, closed, poisoned, unknown};
 use crate::error::{Error, ErrorKind, Result};
 use crate::lsn::Lsn;
+use crate::told;
 
 /// A buffer above this length is given back after its group.
 const RECYCLE_BYTES: usize = 4 << 20;
@@ -154,7 +155,7 @@ impl Shared {
         for waker in ready.into_values() {
             // On whatever thread leads: its panic is not ours.
             if catch_unwind(AssertUnwindSafe(|| waker.wake())).is_err() {
-                tracing::error!("a waker panicked");
+                told::tell(|| tracing::error!("a waker panicked"));
             }
         }
         // Behind them: a subscriber may wait for one of those tasks.

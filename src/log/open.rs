@@ -28,6 +28,7 @@ use super::writer::{Gate, SegmentRef, Shared};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Io;
 use crate::lsn::{Lsn, SegmentId};
+use crate::told;
 
 /// Opens or makes a log; the directory is locked when this returns.
 pub(crate) fn open(path: &Path, options: &Options) -> Result<(Shared, RecoveryReport)> {
@@ -53,14 +54,14 @@ pub(crate) fn open(path: &Path, options: &Options) -> Result<(Shared, RecoveryRe
     } else {
         resume(path, options, lock, survey)
     };
-    opened.map(|opened| {
+    opened.and_then(|opened| {
         if options.reserve {
-            opened.0.gate().kept = Kept::found(io, path);
+            opened.0.gate().kept = Kept::found(io, path)?;
         }
         if options.retention_rests {
             opened.0.gate().retaining = Retaining::resting();
         }
-        since(begin, opened)
+        Ok(since(begin, opened))
     })
 }
 
@@ -102,7 +103,9 @@ fn remove_spares(io: &dyn Io, path: &Path, survey: &Survey, keeps_reserve: bool)
         if let Err(e) = io.remove(&spare)
             && e.kind() != std::io::ErrorKind::NotFound
         {
-            tracing::warn!(path = %spare.display(), error = %e, "a spare stays");
+            told::tell(
+                move || tracing::warn!(path = %spare.display(), error = %e, "a spare stays"),
+            );
         }
     }
 }

@@ -20,6 +20,7 @@ use super::segment_reader::SegmentReader;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::Io;
 use crate::lsn::{Lsn, SegmentId};
+use crate::told;
 
 /// Segments that a reader which seeks goes on holding open.
 const KEPT_COUNT: usize = 16;
@@ -170,7 +171,7 @@ impl Held {
         match self.pin.advance(Lsn::at_least_first(next)) {
             Ok(()) => self.from = next,
             // Above the end, to which a seek may go.
-            Err(e) => tracing::debug!(error = %e, "a pin stays"),
+            Err(e) => told::tell(move || tracing::debug!(error = %e, "a pin stays")),
         }
     }
 }

@@ -28,6 +28,7 @@ use super::survey::{Segment, Survey};
 use super::writer::{Guard, Shared};
 use crate::error::Error;
 use crate::io::{Io, IoFile, OpenHow};
+use crate::told;
 
 /// What a file system writes at least, and may fail to write: header and slots have one each.
 const BLOCK_BYTES: u64 = 4096;
@@ -85,12 +86,17 @@ impl Shared {
         drop(in_use);
         match rebuilt {
             Ok(()) => {
-                tracing::info!(path = %degraded.path.display(), "rebuilt a degraded segment");
+                let path = degraded.path.clone();
+                told::tell(move || {
+                    tracing::info!(path = %path.display(), "rebuilt a degraded segment");
+                });
                 self.gate()
             }
             Err(Fault::Refused(e)) => {
-                let path = degraded.path.display();
-                tracing::warn!(%path, error = %e, "a segment stays degraded");
+                let path = degraded.path.clone();
+                told::tell(move || {
+                    tracing::warn!(path = %path.display(), error = %e, "a segment stays degraded");
+                });
                 self.gate()
             }
             Err(Fault::Final(e)) => {

@@ -9,8 +9,8 @@
 //! It has a name of its own and outlives a close: when the log is opened again, others may have
 //! taken every block there was. What is found then is kept only where it holds no header: one that
 //! does was named as a segment by a process that was killed at it, and may still be that segment.
-//! Another one is made then, of the blocks that come free or that a tail gives back which takes
-//! no more frames: a bare one, or one whose last write was torn.
+//! Another one is made then: at once, of the blocks that come free, or later of those that a tail
+//! gives back which takes no more frames: a bare one, or one whose last write was torn.
 
 mod making;
 
@@ -28,7 +28,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::io::{Io, OpenHow};
 use crate::lsn::LsnRange;
 
-use self::making::{Making, Sizes};
+use self::making::{Making, Sizes, remake};
 
 /// Name of the reserve: that of a spare, for whoever does not know it.
 pub(crate) const RESERVE_NAME: &str = "reserve.spare";
@@ -91,8 +91,12 @@ pub(crate) struct Kept {
 
 impl Kept {
     /// What an open leaves of the file that it has found.
-    pub(crate) fn found(io: &dyn Io, dir: &Path) -> Self {
-        Self { is_wanted: true, spare: find(io, dir), making: false }
+    ///
+    /// # Errors
+    ///
+    /// Those of a sync of the directory.
+    pub(crate) fn found(io: &dyn Io, dir: &Path) -> Result<Self> {
+        Ok(Self { is_wanted: true, spare: find(io, dir)?, making: false })
     }
 
     /// Whether the log keeps one.
@@ -116,19 +120,29 @@ impl Kept {
 
 /// The reserve of an earlier process. Its name was given when all of it had been synced, so that it
 /// has its blocks, and is zeros.
-fn find(io: &dyn Io, dir: &Path) -> Option<Spare> {
+fn find(io: &dyn Io, dir: &Path) -> Result<Option<Spare>> {
+    let Some((spare, is_whole)) = look(io, dir) else { return Ok(None) };
+    if is_whole {
+        return Ok(Some(spare));
+    }
+    // Its name alone goes. The blocks that come free by that are promised, and others who keep
+    // room would take them: another one is made of them first.
+    let size = spare.size;
+    spare.abandon(io);
+    let is_ours = size > FRAMES_OFFSET && size <= SEGMENT_BYTES_MAX;
+    if is_ours { remake(io, dir, size) } else { Ok(None) }
+}
+
+/// What bears the name, and whether it is a reserve.
+fn look(io: &dyn Io, dir: &Path) -> Option<(Spare, bool)> {
     let path = dir.join(RESERVE_NAME);
     let file = io.open(&path, OpenHow::ReadWrite).ok()?;
     let mut begin = vec![0; usize::try_from(FRAMES_OFFSET).ok()?];
     let read = file.read_full_at(&mut begin, 0).ok()?;
     let size = file.len().ok()?;
+    let is_blank = read == begin.len() && begin.iter().all(|byte| *byte == 0);
     let spare = Spare { file, path, size, filled: size, has_blocks: true };
-    if read == begin.len() && begin.iter().all(|byte| *byte == 0) && size > FRAMES_OFFSET {
-        return Some(spare);
-    }
-    // Its name alone goes.
-    spare.abandon(io);
-    None
+    Some((spare, is_blank && size > FRAMES_OFFSET))
 }
 
 impl Gate {

@@ -27,6 +27,7 @@ use super::scan::Invalid;
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::{Io, IoFile, OpenHow};
 use crate::lsn::{Lsn, SegmentId};
+use crate::told;
 
 /// Bytes that are read at a time from a segment that is not mapped.
 const STEP_LEN: u64 = 256 << 10;
@@ -90,7 +91,10 @@ impl SegmentReader {
                 }
                 // No address space, too many maps, a file system without: reading needs none.
                 Err(e) => {
-                    tracing::debug!(path = %path.display(), error = %e, "read without a map");
+                    let path = path.to_owned();
+                    told::tell(move || {
+                        tracing::debug!(path = %path.display(), error = %e, "read without a map");
+                    });
                     held.file = Some(file);
                 }
             }

@@ -6,7 +6,6 @@
 //! of his own has it kept until he asks for it.
 
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -83,13 +82,9 @@ impl Told {
     }
 }
 
-/// Tells what was kept. The caller holds no lock of the log.
+/// Tells what was kept. The caller holds no lock of the log; one of his own is let go before.
 pub(crate) fn tell(told: Vec<Told>) {
-    for told in told {
-        // On whatever thread settles: the panic of a subscriber is not ours, and there is nobody
-        // left to tell of it.
-        drop(catch_unwind(AssertUnwindSafe(|| told.tell())));
-    }
+    told.into_iter().for_each(|told| crate::told::tell(|| told.tell()));
 }
 
 impl Gate {

@@ -14,6 +14,7 @@ use super::writer::{Gate, Guard, Shared};
 use super::{Handle, join, lock};
 use crate::error::ErrorKind;
 use crate::sync::thread::{self, JoinHandle};
+use crate::told;
 
 /// Rest between two steps: 4 MiB each make 800 MB/s at most.
 const REST: Duration = Duration::from_millis(5);
@@ -149,12 +150,12 @@ fn retain(shared: &Shared) -> bool {
     match shared.trim_by_retention() {
         Ok(trimmed) if trimmed.segment_count > 0 => {
             let (oldest, segments) = (trimmed.oldest_lsn, trimmed.segment_count);
-            tracing::debug!(%oldest, segments, "trimmed");
+            told::tell(move || tracing::debug!(%oldest, segments, "trimmed"));
         }
         Ok(_) => {}
         Err(e) if e.kind() == ErrorKind::Closed => {}
         Err(e) => {
-            tracing::warn!(error = %e, "retention could not trim");
+            told::tell(move || tracing::warn!(error = %e, "retention could not trim"));
             return false;
         }
     }

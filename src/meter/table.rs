@@ -352,6 +352,18 @@ pub(super) const BROADCAST_GAUGES: &[Values<BroadcastStats, f64>] = &[
         values: |s, set| set(&[], s.window.count_max as f64),
     },
     Row {
+        name: "oncelog_window_bytes",
+        unit: Unit::Bytes,
+        what: "What the keys take of a checkpoint",
+        values: |s, set| set(&[], s.window_bytes as f64),
+    },
+    Row {
+        name: "oncelog_window_bytes_max",
+        unit: Unit::Bytes,
+        what: "Most that they may take of it",
+        values: |s, set| set(&[], s.window_bytes_max as f64),
+    },
+    Row {
         name: "oncelog_keys_beyond_max",
         unit: Unit::Count,
         what: "Keys that are kept beyond that",
@@ -436,6 +448,12 @@ pub(super) const BROADCAST_GAUGES: &[Values<BroadcastStats, f64>] = &[
                 set(&[("state", phase)], of.rows as f64);
             }
         },
+    },
+    Row {
+        name: "oncelog_jobs_stopped",
+        unit: Unit::Count,
+        what: "Jobs that are not over and that nobody drives",
+        values: |s, set| set(&[], s.jobs_stopped as f64),
     },
     Row {
         name: "oncelog_clock_offset_seconds",

@@ -19,7 +19,7 @@ const LONGER: &[(&str, &str)] = &[];
 
 /// What a module may name: its own layer and those before it.
 const LAYERS: &[&[&str]] = &[
-    &["planted", "sync"],
+    &["planted", "sync", "told"],
     &["error", "lsn", "clock", "io", "testing", "histogram"],
     &["log"],
     &["channel", "raft"],

@@ -18,7 +18,7 @@ use crate::wire::{
 };
 
 /// Version of the entries that this crate writes and reads.
-pub const STATE_VERSION: u16 = 1;
+pub const STATE_VERSION: u16 = 2;
 
 /// Longest entry in bytes: a job with its acceptance, plan and state.
 const ENTRY_LEN_MAX: u32 = 3 * RECORD_LEN_MAX;

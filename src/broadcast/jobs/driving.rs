@@ -7,12 +7,14 @@ use std::time::Duration;
 use oncelog_format::message::BroadcastId;
 
 use super::{Jobs, unknown_job};
-use crate::broadcast::core::Inner;
+use crate::broadcast::core::{Core, Inner};
 use crate::broadcast::kind::Role;
 use crate::broadcast::refusal;
 use crate::broadcast::state::Job;
+use crate::broadcast::told::Told;
 use crate::broadcast::waiting::Watch;
 use crate::error::{Error, ErrorKind, Result};
+use crate::told;
 
 impl Jobs {
     /// Tells that a driver drives a job from here on: what was told to [`Jobs::stopped`] is over.
@@ -21,13 +23,36 @@ impl Jobs {
     }
 
     /// Tells that a driver gave a job up before its end, and that it stays as it is until the next
-    /// one begins. Whoever waits for it, or for what it holds, without a deadline is told so.
+    /// one begins. Whoever waits for it, or for what it holds, without a deadline is told so, and a
+    /// warning says it to whoever collects events.
     pub fn stopped(&self, job: BroadcastId, why: Error) {
+        let why = Arc::new(why);
         let mut core = self.inner.lock();
-        if core.state.is_running(job) {
-            core.stopped.insert(job, Arc::new(why));
-            self.inner.tell_halted(&core);
+        if self.note_stopped(&mut core, job, Arc::clone(&why)) {
+            self.inner.keep_told(&mut core, Told::NotDriven(job, why));
         }
+    }
+
+    /// The same, of a driver that had given it up before and got no further: there is no warning.
+    pub(crate) fn stopped_again(&self, job: BroadcastId, why: Error) {
+        self.note_stopped(&mut self.inner.lock(), job, Arc::new(why));
+    }
+
+    /// Says whether the job is there, and is not over.
+    fn note_stopped(&self, core: &mut Core, job: BroadcastId, why: Arc<Error>) -> bool {
+        let is_running = core.state.is_running(job);
+        if is_running {
+            core.stopped.insert(job, why);
+            self.inner.tell_halted(core);
+        }
+        is_running
+    }
+
+    /// Says whether anything may still become of jobs: the broadcaster is neither closed, nor
+    /// stopped by a failure of control.
+    #[must_use]
+    pub fn is_usable(&self) -> bool {
+        self.inner.lock().usable().is_ok()
     }
 
     /// Waits until a job is over.
@@ -83,7 +108,8 @@ impl Inner {
         };
         let jobs = Jobs::of(Arc::clone(self));
         if let Err(why) = self.takes_work() {
-            jobs.stopped(job, why);
+            // Whoever opened the store so knows.
+            jobs.stopped_again(job, why);
             return;
         }
         let Some(kind) = self.types.get(&name).filter(|kind| kind.role() == Role::StartsJob) else {
@@ -92,7 +118,9 @@ impl Inner {
             return;
         };
         if catch_unwind(AssertUnwindSafe(|| kind.job_ready(job, &jobs))).is_err() {
-            tracing::error!(job = job.0, "a driver panicked when it was told of its job");
+            told::tell(move || {
+                tracing::error!(job = job.0, "a driver panicked when it was told of its job");
+            });
             let why = "a driver panicked when it was told of its job";
             jobs.stopped(job, Error::new(ErrorKind::Io, why));
         }

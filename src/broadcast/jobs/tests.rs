@@ -154,3 +154,30 @@ fn code_of_the_embedder_that_panics_leaves_no_lock_of_a_job_behind() {
     assert!(panics >= 4, "{panics} panics");
     broadcaster.close().unwrap();
 }
+
+/// Two that had looked at the same collection overwrote each other.
+#[test]
+fn a_collection_changes_from_what_its_change_was_made_of_alone() {
+    let io = Arc::new(MemIo::new(Machine::new()));
+    let store = Store::open("/store", &StoreOptions::new().create(CreateMode::IfMissing).io(io));
+    let broadcaster = Broadcaster::open(store.unwrap(), Options::new()).unwrap();
+    let spec = crate::broadcast::CollectionSpec {
+        name: "c".to_owned(),
+        vchannels: vec!["a".to_owned()],
+        schema: Vec::new(),
+        primary_key: None,
+    };
+    let was = broadcaster.ensure_collection(&spec).unwrap();
+    let jobs = broadcaster.jobs();
+    let stated = |schema: &[u8]| Collection { schema: schema.to_vec(), ..(*was).clone() };
+    assert!(jobs.update_collection(&was, stated(b"first")).unwrap());
+    assert!(!jobs.update_collection(&was, stated(b"second")).unwrap());
+    let stands = jobs.collection(was.id).unwrap();
+    assert_eq!(stands.schema, b"first");
+    assert!(jobs.update_collection(&stands, stated(b"third")).unwrap());
+    for next in [Collection { id: 77, ..stated(b"") }, Collection { id: 0, ..stated(b"") }] {
+        let error = jobs.update_collection(&was, next).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    }
+    broadcaster.close().unwrap();
+}

@@ -38,7 +38,9 @@ pub(super) struct Size {
     pub(super) all: u64,
     /// Of the tasks that are not done, and the jobs that are not over.
     pub(super) open: u64,
-    /// What these come to beside that, at most, until they end.
+    /// Of the tasks that are done: the keys of the window, mostly.
+    pub(super) done: u64,
+    /// What the open ones come to beside that, at most, until they end.
     pub(super) ahead: u64,
 }
 
@@ -47,12 +49,13 @@ pub(super) struct Size {
 pub(super) struct Counted {
     bytes: u64,
     is_open: bool,
+    is_done: bool,
     ahead: u64,
 }
 
 impl Counted {
     const fn of(bytes: u64) -> Self {
-        Self { bytes, is_open: false, ahead: 0 }
+        Self { bytes, is_open: false, is_done: false, ahead: 0 }
     }
 }
 
@@ -65,6 +68,9 @@ impl Size {
         count(&mut self.ahead, counted.ahead);
         if counted.is_open {
             count(&mut self.open, counted.bytes);
+        }
+        if counted.is_done {
+            count(&mut self.done, counted.bytes);
         }
     }
 }
@@ -153,7 +159,7 @@ pub(super) fn task_bytes(task: &TaskState) -> Counted {
     let is_open = task.done.is_none();
     // A reason takes the place of the one before.
     let ahead = ahead_bytes(&task.accepted).saturating_sub(reason.min(REASON_BYTES));
-    Counted { bytes, is_open, ahead: if is_open { ahead } else { 0 } }
+    Counted { bytes, is_open, is_done: !is_open, ahead: if is_open { ahead } else { 0 } }
 }
 
 fn state_bytes(state: &JobState) -> u64 {
@@ -167,7 +173,8 @@ pub(super) fn job_bytes(job: &Job) -> Counted {
     let is_open = job.over.is_none();
     let ends = is_open && job.end.is_none();
     let ahead = if ends { ending_bytes(&job.accepted) } else { 0 };
-    Counted { bytes: own.saturating_add(plan).saturating_add(state), is_open, ahead }
+    let bytes = own.saturating_add(plan).saturating_add(state);
+    Counted { bytes, is_open, is_done: false, ahead }
 }
 
 fn collection_bytes(collection: &Collection) -> u64 {
@@ -241,6 +248,17 @@ impl State {
         let filters = self.seen.filters().iter();
         let filters = filters.map(|filter| filter.bytes().saturating_add(ENTRY_BYTES));
         filters.fold(self.size.all.saturating_add(FACTS_BYTES), u64::saturating_add)
+    }
+
+    /// Bytes of that which tombstones take.
+    pub(crate) fn tombstone_bytes(&self) -> u64 {
+        self.size.done
+    }
+
+    /// Bytes of that which one of them takes.
+    pub(crate) fn bytes_of_tombstone(&self, id: BroadcastId) -> u64 {
+        let task = self.task(id).filter(|task| task.done.is_some());
+        task.map_or(0, |task| task_bytes(&task).bytes)
     }
 
     /// Bytes that the next one may take beside that once what is unfinished has gone on, and its

@@ -6,6 +6,7 @@ use super::tests::{open_with, request, rows_on};
 use super::*;
 use crate::broadcast::{Noop, Request};
 use crate::import::numpy::tests::npy;
+use crate::import::verdict::{ABORT, AttemptOf};
 use crate::io::Io;
 use crate::io::fs::FsIo;
 use crate::io::mem::{Machine, MemIo};
@@ -254,6 +255,54 @@ fn a_failed_job_is_tried_again_where_the_call_says_so_alone() {
     assert_eq!(submit(&again), (true, JobPhase::Completed, 2));
     assert_eq!(submit(&again), (true, JobPhase::Completed, 2));
     broadcaster.close().unwrap();
+}
+
+/// Of two cancels of a job the later one found it running, and was noted when it was over: the next
+/// attempt was aborted at once, as cancelled.
+#[test]
+fn a_cancel_of_one_attempt_is_none_of_the_next() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = file(&dir, "a.csv", "n\n1,2\n");
+    let imports = Imports::new();
+    let (_io, broadcaster) = in_memory(&imports);
+    let call = ImportCall::of("p").key(Some("k".to_owned()));
+    let asked = || request("c", &[&path]);
+    let first = imports.run(&broadcaster, asked(), &call, &mut |_| {}).unwrap();
+    assert_eq!(first.phase, JobPhase::Failed);
+    imports.pool().lock().jobs.entry(first.job).or_insert_with(Entry::new).cancelled = Some(1);
+    std::fs::write(&path, "n\n1\n").unwrap();
+    let again = call.retry_failed(true);
+    let second = imports.run(&broadcaster, asked(), &again, &mut |_| {}).unwrap();
+    assert_eq!((second.phase, second.reason.as_str()), (JobPhase::Completed, ""));
+    broadcaster.close().unwrap();
+}
+
+#[test]
+fn a_cancel_that_finds_its_job_over_leaves_nothing_behind() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = file(&dir, "a.csv", "n\n1\n");
+    for _ in 0..20 {
+        // Nobody drives it: it is ended here, while a cancel that has begun waits.
+        let imports = queued();
+        let (_io, broadcaster) = in_memory(&imports);
+        let asked = request("c", &[&path]);
+        let id = imports.submit(&broadcaster, asked, &ImportCall::of("p")).unwrap().id;
+        // What settles tells its driver of it first, and would wait for the lock below.
+        while imports.pool().lock().jobs.remove(&id).is_none() {
+            std::thread::yield_now();
+        }
+        std::thread::scope(|scope| {
+            let running = imports.pool().lock();
+            let cancel = scope.spawn(|| imports.cancel(&broadcaster, id, None).unwrap());
+            let verdict = AttemptOf { job: id, attempt: 1 };
+            let jobs = broadcaster.jobs();
+            assert!(jobs.end(id, 1, (ABORT, false), verdict.encode()).unwrap().mine);
+            drop(running);
+            assert_eq!(cancel.join().unwrap().phase(), JobPhase::Failed);
+        });
+        assert!(imports.pool().lock().jobs.is_empty(), "a cancel of what is over is kept");
+        broadcaster.close().unwrap();
+    }
 }
 
 /// Of two calls that ask for it one begins the next attempt, and neither is refused.

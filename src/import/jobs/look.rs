@@ -216,8 +216,9 @@ impl Imports {
     }
 
     /// Tells of jobs that `wanted` takes, which calls nothing of the broadcaster, the newest first,
-    /// `count` at most and none from `before` on. An identity stands for one job for good: a page that begins where another ended repeats
-    /// none and leaves none out, whatever begins or goes meanwhile.
+    /// `count` at most and none from `before` on. An identity stands for one job for good: a page
+    /// that begins where another ended repeats none and leaves none out, whatever begins or goes
+    /// meanwhile.
     pub fn page(
         &self,
         broadcaster: &Broadcaster,

@@ -2,7 +2,8 @@
 //!
 //! A driver has a thread. It begins where the records of its job end, whoever began it, and ends
 //! with the job, with what stops it, or with the store. A job that was cancelled waits for no other:
-//! all that its driver does is to end it.
+//! all that its driver does is to end it. One that was stopped by what passes, such as a full disk,
+//! is driven again after a pause (`again`).
 
 use std::collections::{HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,6 +14,7 @@ use std::time::Duration;
 use oncelog_format::control::JobPhase;
 use oncelog_format::message::BroadcastId;
 
+use super::again::{Again, passes};
 use super::{ImportProgress, Imports};
 use crate::broadcast::Jobs;
 use crate::clock::{Clock as _, SystemClock};
@@ -33,18 +35,22 @@ const STOPPED_FOR: Duration = Duration::from_secs(5);
 pub(super) struct Pool {
     running: Mutex<Running>,
     pub(super) changed: Condvar,
-    clock: SystemClock,
+    /// Tells who waits for pauses that there is another one, or that the store closes.
+    pub(super) paused: Condvar,
+    pub(super) clock: SystemClock,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Running {
     pub(super) jobs: HashMap<BroadcastId, Entry>,
     pub(super) closing: bool,
+    /// Jobs whose driver stopped, and begins again.
+    pub(super) again: Again,
     /// Jobs whose driver is to begin as soon as another ends.
     queue: VecDeque<(BroadcastId, Jobs)>,
     /// Drivers with a thread.
     driving: usize,
-    threads: Vec<JoinHandle<()>>,
+    pub(super) threads: Vec<JoinHandle<()>>,
     /// Most drivers that there were at once.
     #[cfg(test)]
     pub(super) most: usize,
@@ -53,11 +59,16 @@ pub(super) struct Running {
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) progress: ImportProgress,
-    pub(super) cancelled: bool,
-    /// Why the driver stopped, until it is started again.
+    /// The attempt that was cancelled: no other one is.
+    pub(super) cancelled: Option<u32>,
+    /// Why the driver stopped, until somebody asks for another try, or one gets further.
     pub(super) stopped: Option<Error>,
     /// When it did.
     stopped_at: Duration,
+    /// How often it did since it got further.
+    pub(super) stops: u32,
+    /// When it began last.
+    began_at: Duration,
     /// It has a thread.
     is_driven: bool,
     is_queued: bool,
@@ -68,12 +79,19 @@ impl Entry {
         let phase = JobPhase::Pending;
         Self {
             progress: ImportProgress { phase, percent: 0, rows: 0, rows_total: None },
-            cancelled: false,
+            cancelled: None,
             stopped: None,
             stopped_at: Duration::ZERO,
+            stops: 0,
+            began_at: Duration::ZERO,
             is_driven: false,
             is_queued: false,
         }
+    }
+
+    /// Whether the current attempt was cancelled.
+    fn is_cancelled(&self, attempt: impl FnOnce() -> Option<u32>) -> bool {
+        self.cancelled.is_some_and(|cancelled| attempt() == Some(cancelled))
     }
 
     /// Whether a driver is at work on it.
@@ -95,16 +113,25 @@ impl Imports {
         if running.closing {
             return;
         }
+        let entry = running.jobs.entry(job).or_insert_with(Entry::new);
+        if entry.stopped.take().is_some() || !entry.is_driven {
+            // Whoever waits for it waits: it will be driven.
+            jobs.going(job);
+        }
+        self.drive_in(&mut running, job, jobs);
+    }
+
+    /// The same, of a job that stays told as stopped until its driver got further.
+    pub(super) fn drive_in(&self, running: &mut Running, job: BroadcastId, jobs: &Jobs) {
         let may_begin = running.driving < self.shared.jobs_at_once;
         let entry = running.jobs.entry(job).or_insert_with(Entry::new);
-        if entry.is_driven || (entry.is_queued && !entry.cancelled) {
+        let is_cancelled = entry.is_cancelled(|| jobs.get(job).map(|job| job.attempt));
+        if entry.is_driven || (entry.is_queued && !is_cancelled) {
             return;
         }
-        entry.stopped = None;
-        // Whoever waits for it waits: it will be driven.
-        jobs.going(job);
-        if may_begin || entry.cancelled {
-            self.begin(&mut running, job, jobs);
+        running.again.forget(job);
+        if may_begin || is_cancelled {
+            self.begin(running, job, jobs);
         } else {
             entry.is_queued = true;
             running.queue.push_back((job, jobs.clone()));
@@ -135,6 +162,7 @@ impl Imports {
             .spawn(move || imports.run_driver(job, &own));
         let entry = running.jobs.entry(job).or_insert_with(Entry::new);
         entry.is_queued = false;
+        entry.began_at = self.pool().clock.monotonic();
         match thread {
             Ok(thread) => {
                 entry.is_driven = true;
@@ -155,10 +183,21 @@ impl Imports {
 
     /// Told under the lock under which another driver begins: what is told last is so.
     fn stopped(&self, running: &mut Running, (job, jobs): (BroadcastId, &Jobs), error: Error) {
-        if let Some(entry) = running.jobs.get_mut(&job) {
+        let now = self.pool().clock.monotonic();
+        let Some(entry) = running.jobs.get_mut(&job) else { return };
+        if entry.stops == 0 {
             jobs.stopped(job, error.clone());
-            entry.stopped = Some(error);
-            entry.stopped_at = self.pool().clock.monotonic();
+        } else {
+            jobs.stopped_again(job, error.clone());
+        }
+        let is_again = passes(&error);
+        let took = now.saturating_sub(entry.began_at);
+        entry.stopped = Some(error);
+        entry.stopped_at = now;
+        entry.stops = entry.stops.saturating_add(1);
+        let stops = entry.stops;
+        if is_again && !running.closing {
+            self.pause(running, (job, jobs), (stops, took));
         }
     }
 
@@ -172,7 +211,16 @@ impl Imports {
             entry.is_driven = false;
         }
         match ended {
-            Ok(Ok(())) => drop(running.jobs.remove(&job)),
+            Ok(Ok(())) => {
+                let left = running.jobs.remove(&job).and_then(|entry| entry.cancelled);
+                // Another attempt may have begun meanwhile, and been cancelled.
+                if let Some(attempt) = left
+                    && jobs.get(job).is_some_and(|job| job.over.is_none() && job.attempt == attempt)
+                {
+                    let cancelled = Some(attempt);
+                    running.jobs.insert(job, Entry { cancelled, ..Entry::new() });
+                }
+            }
             Ok(Err(error)) => self.stopped(&mut running, (job, jobs), error),
             Err(_) => {
                 let error = Error::new(ErrorKind::Io, "the driver of an import panicked");
@@ -201,8 +249,10 @@ impl Imports {
             let mut running = self.pool().lock();
             running.closing = true;
             running.queue.clear();
+            running.again.clear();
             std::mem::take(&mut running.threads)
         };
+        self.pool().paused.notify_all();
         for thread in threads {
             // A driver's panic was caught and told within its thread.
             drop(thread.join());
@@ -229,6 +279,16 @@ impl Watch {
         self.imports.pool().changed.notify_all();
     }
 
+    /// Tells that the job got further than where it stopped, where it did: it is driven.
+    pub(crate) fn gets_further(&self, jobs: &Jobs) {
+        let mut running = self.imports.pool().lock();
+        let Some(entry) = running.jobs.get_mut(&self.job) else { return };
+        if entry.stops > 0 {
+            (entry.stops, entry.stopped) = (0, None);
+            jobs.going(self.job);
+        }
+    }
+
     /// Tells how many rows there will be.
     pub(crate) fn expect(&self, rows: u64) {
         if let Some(entry) = self.imports.pool().lock().jobs.get_mut(&self.job) {
@@ -236,13 +296,13 @@ impl Watch {
         }
     }
 
-    /// Fails when the job was cancelled, or the store is being closed.
-    pub(crate) fn go_on(&self) -> Result<()> {
+    /// Fails when this attempt of the job was cancelled, or the store is being closed.
+    pub(crate) fn go_on(&self, attempt: u32) -> Result<()> {
         let running = self.imports.pool().lock();
         if running.closing {
             return Err(Error::new(ErrorKind::Closed, "the store is being closed"));
         }
-        if running.jobs.get(&self.job).is_some_and(|entry| entry.cancelled) {
+        if running.jobs.get(&self.job).is_some_and(|entry| entry.cancelled == Some(attempt)) {
             return Err(Error::new(ErrorKind::InvalidInput, "the job was cancelled"));
         }
         Ok(())

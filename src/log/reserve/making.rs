@@ -65,6 +65,20 @@ fn name(io: &dyn Io, mut spare: Spare, names: NameSync<'_>) -> std::result::Resu
     Ok(spare)
 }
 
+/// Makes another one in the place of one that an open has removed; none without space.
+///
+/// # Errors
+///
+/// Those of a sync of the directory.
+pub(super) fn remake(io: &dyn Io, dir: &Path, size: u64) -> Result<Option<Spare>> {
+    let made = prepare(io, dir, size).map_err(Fault::Refused);
+    match made.and_then(|(spare, names)| name(io, spare, names)) {
+        Ok(spare) => Ok(Some(spare)),
+        Err(Fault::Refused(_)) => Ok(None),
+        Err(Fault::Final(e)) => Err(e),
+    }
+}
+
 fn no_reserve(e: Error) -> Error {
     if e.kind() != ErrorKind::StoreFull {
         return e;
@@ -173,16 +187,20 @@ impl Shared {
             Ok(()) => self.with_tail(gate, tail, |_| name(&*self.io, spare, names)),
         };
         gate.tail = Some(tail);
-        match named {
-            Ok(spare) => gate.kept.spare = Some(spare),
+        // The last handle of one that has lost its name frees its blocks, which takes its time.
+        let before = match named {
+            Ok(spare) => gate.kept.spare.replace(spare),
             Err(Fault::Refused(e)) => return Err(e),
             Err(Fault::Final(e)) => {
-                // The name may be that of either.
-                gate.kept.spare = None;
                 gate.set_poison(e);
+                // The name may be that of either.
+                gate.kept.spare.take()
             }
-        }
-        gate.check_open()
+        };
+        let is_open = gate.check_open();
+        drop(gate);
+        drop(before);
+        is_open
     }
 
     /// Makes sure that there is a reserve for all of it.

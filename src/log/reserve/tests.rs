@@ -142,6 +142,8 @@ fn a_reserve_that_a_kill_takes_is_made_again_for_all_that_was_promised() {
             drop(log);
             let io = MemIo::new(io.machine());
             let (log, _) = Log::open("/log", &small(&io)).unwrap();
+            // Another log keeps room before this one does, and takes all that came free.
+            io.set_free_blocks(Some(0));
             // As whoever opens a store keeps room.
             let kept = log.promise(promised).map_err(|e| e.kind());
             assert!(matches!(kept, Ok(()) | Err(ErrorKind::StoreFull)), "{kept:?}");
@@ -194,4 +196,18 @@ fn a_reserve_whose_first_batch_a_kill_tears_is_made_again_for_all_that_was_promi
         }
     }
     assert!(torn >= 4, "{torn} torn");
+}
+
+/// A file of that name that no log has made is not made again in all its length.
+#[test]
+fn what_is_longer_than_a_segment_was_no_reserve() {
+    let io = MemIo::default();
+    let options = small(&io);
+    drop(Log::open("/log", &options).unwrap());
+    let file = io.open(&Path::new("/log").join(RESERVE_NAME), OpenHow::CreateNew).unwrap();
+    file.write_all_at(b"something else", 0).unwrap();
+    file.set_len(1 << 40).unwrap();
+    let (log, _) = Log::open("/log", &options).unwrap();
+    assert!(log.handle.shared.gate().kept.spare.is_none());
+    assert!(io.open(&Path::new("/log").join(RESERVE_NAME), OpenHow::ReadWrite).is_err());
 }

@@ -1,6 +1,6 @@
 //! A store in memory with a scripted message type, and what the tests ask of it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
@@ -359,13 +359,17 @@ pub(crate) fn open_on(io: &MemIo, hands: &Arc<Hands>, options: Options) -> Resul
 pub(crate) fn copies(broadcaster: &Broadcaster) -> BTreeMap<(BroadcastId, String), usize> {
     use oncelog_format::message::{BroadcastHeader, Vchannel};
     let mut counts = BTreeMap::new();
-    let Some(channel) = broadcaster.jobs().channel("p0") else { return counts };
-    let mut reader = channel.read(channel.oldest()).unwrap();
-    while let Some(stored) = reader.next().unwrap() {
-        let header = stored.property::<BroadcastHeader>().unwrap();
-        let vchannel = stored.property::<Vchannel>().unwrap();
-        if let (Some(header), Some(Vchannel(vchannel))) = (header, vchannel) {
-            *counts.entry((header.id, vchannel)).or_default() += 1;
+    let names: BTreeSet<String> = broadcaster
+        .read(|state, _| state.vchannels().map(|(_, pchannel)| pchannel.to_owned()).collect());
+    let channels = names.iter().filter_map(|name| broadcaster.jobs().channel(name));
+    for channel in channels {
+        let mut reader = channel.read(channel.oldest()).unwrap();
+        while let Some(stored) = reader.next().unwrap() {
+            let header = stored.property::<BroadcastHeader>().unwrap();
+            let vchannel = stored.property::<Vchannel>().unwrap();
+            if let (Some(header), Some(Vchannel(vchannel))) = (header, vchannel) {
+                *counts.entry((header.id, vchannel)).or_default() += 1;
+            }
         }
     }
     counts

@@ -10,7 +10,7 @@ use oncelog::broadcast::{Broadcaster, Options};
 use oncelog::testing::{Machine, MemIo};
 use oncelog::{Clock, CreateMode, ErrorKind, Store, StoreOptions};
 
-use super::desk::{DIR, Hands, LONG, Script, ends, request, wait};
+use super::desk::{DIR, Hands, LONG, Script, copies, ends, request, wait};
 
 /// A clock that panics at a call of a thread with this name, and says whether it has.
 #[derive(Debug, Default)]
@@ -58,6 +58,7 @@ impl Clock for Panics {
 fn open(io: &MemIo, clock: &Arc<Panics>, options: Options) -> Broadcaster {
     let clock: Arc<dyn Clock> = Arc::<Panics>::clone(clock);
     let store = StoreOptions::new().create(CreateMode::IfMissing).io(Arc::new(io.clone()));
+    let store = store.pchannels(vec!["p0".into(), "p1".into()]);
     let options = options.register(Arc::new(Script::default()));
     Broadcaster::open(Store::open(Path::new(DIR), &store.clock(clock)).unwrap(), options).unwrap()
 }
@@ -70,7 +71,7 @@ fn made(options: Options) -> (MemIo, Arc<Panics>, Broadcaster) {
 }
 
 /// The task was never taken again, and its locks were held for good; a few such panics ended all
-/// work.
+/// work. One between two pchannels had what was handed over to the first of them handed over again.
 #[test]
 fn a_task_is_tried_again_whose_worker_panicked_wherever_it_did() {
     ends(|| {
@@ -94,6 +95,8 @@ fn a_task_is_tried_again_whose_worker_panicked_wherever_it_did() {
         }
         assert!(panics >= 4, "{panics} panics");
         drop(broadcaster.submit(&request("last", "p"), Some(LONG)).unwrap());
+        let copies = copies(&broadcaster);
+        assert!(copies.values().all(|count| *count == 1), "a copy stands twice: {copies:?}");
         broadcaster.close().unwrap();
     });
 }

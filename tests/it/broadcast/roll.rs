@@ -182,8 +182,10 @@ fn a_known_key_is_answered_while_a_verb_without_a_key_has_control_roll() {
     check("a collection that changes", |broadcaster| {
         let collection = broadcaster.ensure_collection(&spec("c", &["a"])).unwrap();
         Box::new(move |broadcaster, n| {
-            let schema = vec![0; 9_000 + n];
-            broadcaster.jobs().update_collection(Collection { schema, ..(*collection).clone() })
+            let jobs = broadcaster.jobs();
+            let was = jobs.collection(collection.id).unwrap();
+            let next = Collection { schema: vec![0; 9_000 + n], ..(*was).clone() };
+            jobs.update_collection(&was, next).map(|updated| assert!(updated))
         })
     });
 }

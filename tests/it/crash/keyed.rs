@@ -2,9 +2,10 @@
 //! expired keys, resumes and restarts of a broadcaster, cut off at each persistence point of its last
 //! call; and a submit whose calls of the file system fail.
 //!
-//! What was answered is answered again until its window is over, another payload conflicts, and each
-//! key has one effect and one copy on each vchannel, once more for each window. The threads of a broadcaster take turns as they like: the n-th point
-//! is not the same in every run, and whichever it is, this has to hold.
+//! What was answered is answered again until its window is over, another payload conflicts, and
+//! each key has one effect and one copy on each vchannel, once more for each window. The threads of
+//! a broadcaster take turns as they like: the n-th point is not the same in every run, and whichever
+//! it is, this has to hold.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -57,6 +57,67 @@ fn metrics_have_the_same_names_in_the_sources_and_in_their_table() {
     assert_eq!(named, documented, "the sources, and docs/metrics.md");
 }
 
+/// What of a file sets each metric of the broadcaster.
+const SETTERS: [(&str, &str); 36] = [
+    ("broadcasts_accepted_total", "counts.accepted("),
+    ("broadcasts_ended_total", "counts.ended("),
+    ("broadcasts_parked_total", "counts.parked("),
+    ("callbacks_total", "counts.called("),
+    ("acks_ignored_total", "counts.acks_ignored."),
+    ("copies_total", "counts.copies_appended."),
+    ("key_lookups_total", "counts.key_hits."),
+    ("submit_errors_total", "counts.error("),
+    ("keys_dropped_total", "self.expired += "),
+    ("lock_waits_total", "counts.waited_for_locks("),
+    ("lock_wait_timeouts_total", "counts.waited_for_locks("),
+    ("lock_wait_refusals_total", "counts.waited_for_locks("),
+    ("lock_wait_microseconds_total", "counts.waited_for_locks("),
+    ("lock_wait_longest_seconds", "counts.waited_for_locks("),
+    ("checkpoints_total", "counts.checkpointed("),
+    ("checkpoint_failing", "counts.checkpoint_failed("),
+    ("checkpoint_bytes", "counts.checkpointed("),
+    ("checkpoint_behind_bytes", "core.unchecked_bytes"),
+    ("broadcasts", "of_type.in_flight += "),
+    ("callers_waiting", "callers_waiting: "),
+    ("keys", "fn live_count("),
+    ("keys_max", "window_count_max"),
+    ("keys_beyond_max", "beyond_count: "),
+    ("window_bytes", "fn key_bytes("),
+    ("window_bytes_max", "fn key_bytes("),
+    ("window_effective_seconds", "fn effective_ms("),
+    ("window_lifetime_seconds", "window_lifetime"),
+    ("lock_waiters", "core.lock_waiters.len()"),
+    ("replay_progress_ratio", "oncelog_replay_progress_ratio"),
+    ("replay_records", "counts.replayed("),
+    ("replay_seconds", "counts.replayed("),
+    ("jobs", "job_counts("),
+    ("job_rows", "job_counts("),
+    ("jobs_stopped", "stats.jobs_stopped"),
+    ("clock_offset_seconds", "fn offset_ms("),
+    ("clock_held", "fn clock_held("),
+];
+
+#[test]
+fn metrics_of_the_broadcaster_are_set_where_their_table_says() {
+    let text = read("docs/metrics.md");
+    let of_it = text.split("\n## ").find(|part| part.starts_with("The broadcaster")).unwrap();
+    let mut wrong = Vec::new();
+    let named = of_it.lines().filter_map(|line| line.strip_prefix("| `oncelog_"));
+    for (name, row) in named.filter_map(|row| row.split_once('`')) {
+        let Some((_, setter)) = SETTERS.iter().find(|(metric, _)| *metric == name) else {
+            wrong.push(format!("{name}: what sets it is not known here"));
+            continue;
+        };
+        let cell = row.trim_end_matches(" |").rsplit(" | ").next().unwrap_or_default();
+        for place in cell.split('`').skip(1).step_by(2) {
+            if !without_tests(&read(place)).contains(setter) {
+                wrong.push(format!("{name}: no {setter} in {place}"));
+            }
+        }
+    }
+    none(&wrong);
+}
+
 /// The arguments of a macro that begins here, up to its closing parenthesis.
 fn arguments(code: &str) -> &str {
     let (mut depth, mut in_text) = (1, false);
