@@ -184,7 +184,7 @@ impl FieldOf {
 impl CsvRows {
     fn new(source: &Source) -> Self {
         Self {
-            stream: ByteStream::new(source.file.clone(), source.identity.bytes),
+            stream: ByteStream::new(source),
             started: false,
             row: 0,
             has_header: false,
