@@ -11,7 +11,8 @@
 //!
 //! [`replay`] writes what is visible to a file that others read, from the channels alone.
 //!
-//! Memory is that of a few slices, whatever the size of the files. A primary key is checked for
+//! Memory is that of a few slices and of the pages that are decoded, 256 MiB at most, whatever the
+//! files are and expand to; what would take more is refused. A primary key is checked for
 //! presence and type; that no two rows have the same one is not.
 //!
 //! | where | what |
@@ -38,6 +39,8 @@ mod partition;
 mod place;
 mod plan;
 mod read;
+#[cfg(feature = "testing")]
+mod reading;
 mod replay;
 mod request;
 mod roots;
@@ -60,6 +63,8 @@ pub use self::jobs::{
 };
 #[cfg(feature = "gateway")]
 pub(crate) use self::kind::is_of_import;
+#[cfg(feature = "testing")]
+pub use self::reading::read_file;
 pub use self::replay::{ReplayReport, ReplaySelection, replay};
 pub use self::request::{COLLECTION_NAME_LEN_MAX, COLLECTION_VCHANNELS_MAX, ImportRequest};
 pub use self::roots::ImportRoots;

@@ -24,7 +24,7 @@ use self::typed::is_read_from_text;
 use super::format::BOM;
 use super::place::{Place, shortened};
 use super::read::{self, FirstPass, RowReader, Survey};
-use super::sizer::{SLICE_ROWS, SliceSizer};
+use super::sizer::SliceSizer;
 use super::source::{Sha256Sum, Source, source_changed};
 use super::stream::ByteStream;
 use crate::error::{Error, Result};
@@ -58,12 +58,14 @@ pub(crate) fn survey(source: &Source, pass: &mut FirstPass<'_>) -> Result<Survey
     let overhead = OFFSET_BYTES.saturating_mul(header.len() as u64);
     let fields = header.into_iter().map(|name| field(name, pass.expected));
     let schema = read::schema(fields.collect());
-    if schema.fields().iter().any(|field| field.data_type() != &DataType::Utf8) {
-        // Values of types: whether text spells them is seen by reading it so.
-        let mut reader = CsvReader::new(source, schema.clone())?;
-        while reader.next_batch(SLICE_ROWS as usize)?.is_some() {}
-    }
     let slice_rows = sizer.slice_rows(overhead);
+    if schema.fields().iter().any(|field| field.data_type() != &DataType::Utf8) {
+        // Values of types: whether text spells them is seen by reading it so, a slice at a time.
+        let mut reader = CsvReader::new(source, schema.clone())?;
+        while reader.next_batch(slice_rows as usize)?.is_some() {
+            pass.progress.look()?;
+        }
+    }
     Ok(Survey { schema, rows: sizer.rows(), sha256, slice_rows, kinds: Vec::new() })
 }
 
@@ -182,7 +184,7 @@ impl FieldOf {
 impl CsvRows {
     fn new(source: &Source) -> Self {
         Self {
-            stream: ByteStream::new(source.file.clone(), source.identity.bytes),
+            stream: ByteStream::new(source),
             started: false,
             row: 0,
             has_header: false,

@@ -28,6 +28,7 @@ use super::request::ImportRequest;
 use super::roots::Origin;
 use super::slice;
 use super::slices::{self, ReadySlice, SliceAt};
+use super::source::GoOn;
 use super::verdict::{ABORT, AttemptOf, COMMIT, SLICE};
 use crate::broadcast::{Job, Jobs, SliceMessage};
 use crate::error::{Error, ErrorKind, Result};
@@ -177,7 +178,13 @@ impl Driver<'_> {
         };
         let key = collection.primary_key.as_deref();
         let max = self.watch.slice_rows_max();
-        let surveyed = Plan::survey(request, origin, (key, expected.as_deref()), max, &mut report);
+        let surveyed = Plan::survey(
+            request,
+            origin,
+            (key, expected.as_deref()),
+            max,
+            (&mut report, &self.go_on()),
+        );
         let plan = surveyed.map_err(|e| self.halt(e))?;
         if expected.is_none() && !self.state_schema(&plan, collection)? {
             return Ok(None);
@@ -189,6 +196,12 @@ impl Driver<'_> {
         self.watch.gets_further(self.jobs);
         self.record(JobPhase::Importing, SURVEYED, 0).map_err(Halt::Stopped)?;
         Ok(Some((plan, from)))
+    }
+
+    /// Asked by whoever reads a source.
+    fn go_on(&self) -> GoOn {
+        let (watch, attempt) = (self.watch.clone(), self.attempt);
+        GoOn::new(move || watch.go_on(attempt))
     }
 
     /// The first import of a collection states its schema; whether it is the first.
@@ -264,10 +277,12 @@ impl Driver<'_> {
     ) -> Step<()> {
         let (ready, slices) = mpsc::sync_channel(READY_SLICES);
         thread::scope(|scope| {
+            let go_on = self.go_on();
             let produce = move || {
                 let stands = |at: SliceAt| lanes.iter().all(|lane| lane.have.contains(&at));
                 let mut take = |slice| ready.send(Ok(slice)).is_ok();
-                if let Err(error) = slices::produce((plan, origin), collection, &stands, &mut take)
+                if let Err(error) =
+                    slices::produce((plan, origin, &go_on), collection, &stands, &mut take)
                 {
                     // Without a receiver nobody wants to know.
                     drop(ready.send(Err(error)));

@@ -140,7 +140,7 @@ impl Column {
         let (path, len) = (source.file.path(), source.identity.bytes);
         let name = column_of(path);
         let refused = |what: &str| Place::default().column(&name).error(path, what);
-        let mut stream = ByteStream::new(Arc::clone(&source.file), len);
+        let mut stream = ByteStream::new(source);
         let header = loop {
             match Header::of(stream.window()).map_err(|what| refused(&what))? {
                 Some(header) => break header,

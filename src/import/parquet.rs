@@ -6,24 +6,27 @@
 //! digest of each block; what is decoded afterwards is compared with these, block by block. No byte
 //! is decoded that was not part of the digest.
 //!
+//! What the file announces is compared with limits before the decoder makes room for it (`pages`,
+//! `costs`), and rows are decoded in small steps (`rows`), so that memory depends on no file.
+//!
 //! Checksums of pages are verified where a page has one. Which types columns have, `columns` says.
 
 mod blocks;
 mod columns;
-
-use std::sync::Arc;
+mod costs;
+mod pages;
+mod rows;
+mod runs;
+mod thrift;
 
 use arrow_array::cast::AsArray as _;
 use arrow_array::{Array, RecordBatch};
 use arrow_schema::{DataType, SchemaRef};
 use arrow_select::concat::concat_batches;
-use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::{
-    ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
-};
 use parquet::errors::ParquetError;
 
 use self::blocks::VerifiedFile;
+use self::rows::{ParquetRows, Pass};
 use super::decoder;
 use super::place::Place;
 use super::read::{self, FirstPass, RowReader, Survey};
@@ -32,16 +35,16 @@ use super::source::{Sha256Sum, Source, source_changed};
 use super::stream::ROW_BYTES_MAX;
 use crate::error::{Error, Result};
 
-/// Decoded bytes that are aimed at for one step of the first pass.
-const STEP_BYTES: i64 = 8 << 20;
-
 /// The first pass over a source.
 pub(crate) fn survey(source: &Source, pass: &mut FirstPass<'_>) -> Result<Survey> {
     let file = VerifiedFile::new(source)?;
     let sha256 = vec![file.sha256()];
-    let schema = columns::schema(source, &file).map_err(|e| file.failure().unwrap_or(e))?;
-    let mut reader = ParquetRows::new(source, file.clone(), &schema, Part::whole(0))?;
-    let names: Vec<String> = reader.schema.fields().iter().map(|f| f.name().clone()).collect();
+    let footer = pages::check_footer(&file);
+    let footer = footer.map_err(|fault| rows::refused_at(source, Place::default(), fault));
+    let schema = footer.and_then(|()| columns::schema(source, &file));
+    let schema = schema.map_err(|e| file.failure().unwrap_or(e))?;
+    let mut reader = ParquetRows::new(source, file, &schema, Pass::First, 0)?;
+    let names: Vec<String> = reader.schema().fields().iter().map(|f| f.name().clone()).collect();
     read::check_names(source, &names)?;
     let key = pass.primary_key.map(|name| {
         let otherwise =
@@ -52,8 +55,7 @@ pub(crate) fn survey(source: &Source, pass: &mut FirstPass<'_>) -> Result<Survey
     let key = key.transpose()?;
     let mut sizer = SliceSizer::default();
     loop {
-        let batch = reader.next().map_err(|e| at_fault(source, &file, &schema, reader.row, e))?;
-        let Some(batch) = batch else { break };
+        let Some(batch) = reader.next()? else { break };
         if let Some((at, name)) = key
             && let Some(row) = first_null(batch.column(at))
         {
@@ -89,7 +91,12 @@ fn measure(source: &Source, batch: &RecordBatch, sizer: &mut SliceSizer) -> Resu
         }
         if rows == 1 && bytes > ROW_BYTES_MAX {
             let what = format!("a row is longer than {ROW_BYTES_MAX} bytes");
-            return Err(Place::row(sizer.rows() + 1).limit(source.file.path(), &what));
+            let fields = part.schema();
+            let widest = part.columns().iter().zip(fields.fields());
+            let widest = widest.max_by_key(|(column, _)| slice_bytes(column));
+            let column = widest.map(|(_, field)| field.name().as_str());
+            let place = Place { column, ..Place::row(sizer.rows() + 1) };
+            return Err(place.limit(source.file.path(), &what));
         }
         (0..rows).for_each(|_| sizer.add(bytes.div_ceil(rows)));
     }
@@ -137,18 +144,20 @@ pub(crate) struct ParquetReader {
     /// Rows decoded beyond what was asked for.
     left: Option<RecordBatch>,
     skipped: u64,
+    slice_rows: u32,
 }
 
 impl ParquetReader {
-    /// Reads the rows of a source with the schema of its first pass.
-    pub(crate) fn new(source: &Source, schema: SchemaRef, planned: &[Sha256Sum]) -> Result<Self> {
+    /// Reads the rows of a source by what its first pass found.
+    pub(crate) fn new(source: &Source, survey: &Survey) -> Result<Self> {
         let file = VerifiedFile::new(source)?;
         let sha256 = file.sha256();
-        if [sha256] != planned {
+        if [sha256] != survey.sha256.as_slice() {
             return Err(source_changed(source.file.path(), "its SHA-256 is another"));
         }
-        let (file, source) = (Some(file), source.clone());
-        Ok(Self { source, file, rows: None, schema, sha256, left: None, skipped: 0 })
+        let (file, source, schema) = (Some(file), source.clone(), survey.schema.clone());
+        let (rows, left, slice_rows) = (None, None, survey.slice_rows);
+        Ok(Self { source, file, rows, schema, sha256, left, skipped: 0, slice_rows })
     }
 
     fn decoded(&mut self) -> Result<Option<RecordBatch>> {
@@ -156,8 +165,8 @@ impl ParquetReader {
             return Ok(Some(left));
         }
         if let Some(file) = self.file.take() {
-            let part = Part::whole(self.skipped);
-            let rows = ParquetRows::new(&self.source, file, &self.schema, part)?;
+            let pass = Pass::Second(self.slice_rows);
+            let rows = ParquetRows::new(&self.source, file, &self.schema, pass, self.skipped)?;
             self.rows = Some(rows);
         }
         self.rows.as_mut().map_or(Ok(None), ParquetRows::next)
@@ -204,125 +213,6 @@ impl RowReader for ParquetReader {
     }
 }
 
-/// Decodes rows, and turns every way of failing into an error.
-struct ParquetRows {
-    source: Source,
-    file: VerifiedFile,
-    schema: SchemaRef,
-    reader: ParquetRecordBatchReader,
-    /// The column, where only one is decoded.
-    column: Option<String>,
-    /// Of each column, whether the decoder leaves its text unchecked.
-    unchecked: Vec<bool>,
-    /// Rows up to here were decoded or skipped.
-    row: u64,
-}
-
-/// What is decoded of a file.
-struct Part {
-    /// Rows that are left out.
-    skip: u64,
-    /// One column alone.
-    column: Option<usize>,
-    /// Row by row.
-    is_single: bool,
-}
-
-impl Part {
-    const fn whole(skip: u64) -> Self {
-        Self { skip, column: None, is_single: false }
-    }
-}
-
-impl ParquetRows {
-    fn new(source: &Source, file: VerifiedFile, schema: &SchemaRef, part: Part) -> Result<Self> {
-        let skipped = usize::try_from(part.skip).unwrap_or(usize::MAX);
-        let column = part.column.and_then(|at| schema.fields().get(at)).map(|f| f.name().clone());
-        let (schema, reader, unchecked) = guarded(source, Place::default(), || {
-            let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
-            let options = options.with_schema(Arc::clone(schema));
-            let file = file.clone();
-            let mut builder = ParquetRecordBatchReaderBuilder::try_new_with_options(file, options)?;
-            let rows = if part.is_single { 1 } else { step_rows(&builder) };
-            let mut schema = Arc::clone(schema);
-            let mut unchecked = columns::unchecked(builder.parquet_schema());
-            if let Some(column) = part.column {
-                let mask = ProjectionMask::roots(builder.parquet_schema(), [column]);
-                builder = builder.with_projection(mask);
-                schema = Arc::new(schema.project(&[column])?);
-                unchecked = unchecked.get(column).copied().into_iter().collect();
-            }
-            let builder = builder.with_batch_size(rows);
-            let builder = if skipped > 0 { builder.with_offset(skipped) } else { builder };
-            Ok((schema, builder.build()?, unchecked))
-        })
-        .map_err(|e| file.failure().unwrap_or(e))?;
-        Ok(Self { source: source.clone(), file, schema, reader, column, unchecked, row: part.skip })
-    }
-
-    fn next(&mut self) -> Result<Option<RecordBatch>> {
-        let Self { source, file, schema, reader, column, unchecked, row } = self;
-        let place = Place { column: column.as_deref(), ..Place::row(*row + 1) };
-        let batch = guarded(source, place, || {
-            let Some(batch) = reader.next().transpose().map_err(ParquetError::from)? else {
-                return Ok(None);
-            };
-            let mut texts = batch.columns().iter().zip(unchecked.iter());
-            if !texts.all(|(array, unchecked)| !unchecked || columns::is_text(array)) {
-                return Err(ParquetError::General("a text is not UTF-8".to_owned()));
-            }
-            Ok(Some(batch.with_schema(schema.clone()).map_err(ParquetError::from)?))
-        })
-        .map_err(|e| file.failure().unwrap_or(e))?;
-        *row += batch.as_ref().map_or(0, |batch| batch.num_rows() as u64);
-        Ok(batch)
-    }
-}
-
-/// The error of a step behind `row` rows, with the column and the row that cannot be decoded. Each
-/// column is decoded by itself, and row by row that one which fails.
-fn at_fault(
-    source: &Source,
-    file: &VerifiedFile,
-    schema: &SchemaRef,
-    row: u64,
-    error: Error,
-) -> Error {
-    if file.failure().is_some() {
-        return error;
-    }
-    let decode = |column: usize, is_single: bool| {
-        let part = Part { skip: row, column: Some(column), is_single };
-        let mut rows = match ParquetRows::new(source, file.clone(), schema, part) {
-            Ok(rows) => rows,
-            Err(error) => return Some(error),
-        };
-        let end = row + u64::from(SLICE_ROWS);
-        while rows.row < end {
-            match rows.next() {
-                Ok(Some(_)) => {}
-                Ok(None) => return None,
-                Err(error) => return Some(error),
-            }
-        }
-        None
-    };
-    let columns = 0..schema.fields().len();
-    let mut found = columns.filter_map(|column| {
-        decode(column, false)?;
-        decode(column, true)
-    });
-    found.next().unwrap_or(error)
-}
-
-/// Rows to decode at once, so that wide ones do not fill the memory.
-fn step_rows(builder: &ParquetRecordBatchReaderBuilder<VerifiedFile>) -> usize {
-    let wide = builder.metadata().row_groups().iter().filter(|group| group.num_rows() > 0);
-    let widest = wide.map(|group| group.total_byte_size() / group.num_rows()).max();
-    let rows = STEP_BYTES / widest.unwrap_or(0).max(1);
-    usize::try_from(rows).unwrap_or(1).clamp(1, SLICE_ROWS as usize)
-}
-
 /// Calls into the decoder. It checks what it reads, but not everything: a panic on hostile bytes is
 /// told as damage, like an error.
 fn guarded<T>(
@@ -333,13 +223,16 @@ fn guarded<T>(
     match decoder::guarded(call) {
         Some(Ok(found)) => Ok(found),
         Some(Err(e)) => Err(damaged(source, place, e)),
-        None => Err(place.error(source.file.path(), "the file is damaged or truncated")),
+        None => Err(damage(source, place)),
     }
 }
 
 fn damaged(source: &Source, place: Place<'_>, error: ParquetError) -> Error {
-    let path = source.file.path();
-    place.error(path, "the file is damaged or truncated").with_source(error)
+    damage(source, place).with_source(error)
+}
+
+fn damage(source: &Source, place: Place<'_>) -> Error {
+    place.error(source.file.path(), "the file is damaged or truncated")
 }
 
 #[cfg(test)]

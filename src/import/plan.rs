@@ -19,7 +19,7 @@ use super::read::{self, FirstPass, Progress, Survey};
 use super::request::ImportRequest;
 use super::roots::Origin;
 use super::slice;
-use super::source::Sha256Sum;
+use super::source::{GoOn, Sha256Sum};
 use crate::error::{Error, ErrorKind, Result};
 use crate::io::source::Identity;
 
@@ -72,12 +72,12 @@ impl Plan {
         origin: &Origin,
         (primary_key, expected): (Option<&str>, Option<&Schema>),
         slice_rows_max: u32,
-        report: &mut dyn FnMut(u64) -> Result<()>,
+        (report, go_on): (&mut dyn FnMut(u64) -> Result<()>, &GoOn),
     ) -> Result<Self> {
         let mut plan = Self::new(slice_rows_max);
         for set in &request.sets {
             let format = Format::of_set(set)?;
-            let sources = set.iter().map(|path| origin.open(path));
+            let sources = set.iter().map(|path| Ok(origin.open(path)?.asking(go_on)));
             let sources = sources.collect::<Result<Vec<_>>>()?;
             let mut pass = FirstPass { primary_key, expected, progress: Progress::new(report) };
             let survey = read::survey(&sources, format, &mut pass)?;
@@ -294,10 +294,19 @@ mod tests {
         let files = names.iter().map(|name| data.join(name)).collect();
         let request = ImportRequest::new("c", files);
         let mut bytes = 0;
-        let plan = Plan::survey(&request, &Origin::System, (None, None), SLICE_ROWS, &mut |read| {
-            bytes += read;
-            Ok(())
-        });
+        let plan = Plan::survey(
+            &request,
+            &Origin::System,
+            (None, None),
+            SLICE_ROWS,
+            (
+                &mut |read| {
+                    bytes += read;
+                    Ok(())
+                },
+                &GoOn::default(),
+            ),
+        );
         let plan = plan.unwrap();
         assert_eq!((plan.slice_rows, plan.rows), (SLICE_ROWS, 3376 * 2 + 406 + 1461));
         let record = plan.record(BroadcastId(3), 1, vec!["v".to_owned()], Vec::new()).unwrap();
@@ -330,7 +339,13 @@ mod tests {
         ];
         let request = ImportRequest::of_sets("c", sets);
         let origin = Origin::System;
-        let plan = Plan::survey(&request, &origin, (None, None), SLICE_ROWS, &mut |_| Ok(()));
+        let plan = Plan::survey(
+            &request,
+            &origin,
+            (None, None),
+            SLICE_ROWS,
+            (&mut |_| Ok(()), &GoOn::default()),
+        );
         let plan = plan.unwrap();
         let record = plan.record(BroadcastId(3), 1, Vec::new(), Vec::new()).unwrap();
         assert_eq!(record.files.iter().map(|f| f.rows).collect::<Vec<_>>(), [3, 3, 3, 1, 3, 3, 3]);
@@ -355,9 +370,14 @@ mod tests {
         std::fs::create_dir(&dir).unwrap();
         std::fs::write(&path, "a\n1\n").unwrap();
         let request = ImportRequest::new("c", vec![path.clone()]);
-        let plan =
-            Plan::survey(&request, &Origin::System, (None, None), SLICE_ROWS, &mut |_| Ok(()))
-                .unwrap();
+        let plan = Plan::survey(
+            &request,
+            &Origin::System,
+            (None, None),
+            SLICE_ROWS,
+            (&mut |_| Ok(()), &GoOn::default()),
+        )
+        .unwrap();
         let record = plan.record(BroadcastId(1), 1, Vec::new(), Vec::new()).unwrap();
         let file = record.files.first().unwrap();
         std::fs::remove_dir_all(&dir).unwrap();

@@ -68,6 +68,11 @@ impl<'a> Progress<'a> {
         }
         (self.report)(std::mem::take(&mut self.pending))
     }
+
+    /// Counts nothing, and may stop the reading.
+    pub(crate) fn look(&mut self) -> Result<()> {
+        (self.report)(0)
+    }
 }
 
 /// The second pass over a source.
@@ -116,7 +121,7 @@ pub(crate) fn open(
         Format::Json => Box::new(JsonReader::new(source, Framing::Array, schema)?),
         Format::JsonLines => Box::new(JsonReader::new(source, Framing::Lines, schema)?),
         Format::Numpy => Box::new(NumpyReader::new(sources, schema)?),
-        Format::Parquet => Box::new(ParquetReader::new(source, schema, &survey.sha256)?),
+        Format::Parquet => Box::new(ParquetReader::new(source, survey)?),
     })
 }
 

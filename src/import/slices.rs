@@ -11,7 +11,7 @@ use super::plan::{Plan, PlannedSet};
 use super::read::{self, RowReader};
 use super::roots::Origin;
 use super::slice::{self, Part};
-use super::source::source_changed;
+use super::source::{GoOn, source_changed};
 use crate::error::Result;
 
 /// Which slice.
@@ -33,16 +33,17 @@ pub(crate) struct ReadySlice {
     pub(crate) parts: Vec<Part>,
 }
 
-/// Yields the slices of a plan in order to `take`, until it answers false. Those for which `stands`
+/// Yields the slices of a plan in order to `take`, until it answers false, or `go_on` fails. Those for which `stands`
 /// answers true come without rows.
 pub(crate) fn produce(
-    (plan, origin): (&Plan, &Origin),
+    (plan, origin, go_on): (&Plan, &Origin, &GoOn),
     collection: &Collection,
     stands: &dyn Fn(SliceAt) -> bool,
     take: &mut dyn FnMut(ReadySlice) -> bool,
 ) -> Result<()> {
     for set in &plan.sets {
         let sources = set.files.iter().map(|file| origin.reopen(&file.path, file.identity));
+        let sources = sources.map(|source| Ok(source?.asking(go_on)));
         let sources = sources.collect::<Result<Vec<_>>>()?;
         let mut reader = read::open(&sources, set.format, &set.survey)?;
         let mut first_row = 0;

@@ -27,9 +27,33 @@ impl fmt::Debug for Sha256Sum {
     }
 }
 
+/// Asks whether a reading is to go on; its error ends it.
+#[derive(Clone, Default)]
+pub(crate) struct GoOn(Option<Arc<dyn Fn() -> Result<()> + Send + Sync>>);
+
+impl GoOn {
+    /// Asks this function.
+    pub(crate) fn new(ask: impl Fn() -> Result<()> + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(ask)))
+    }
+
+    /// Fails when the reading is to end.
+    pub(crate) fn ask(&self) -> Result<()> {
+        self.0.as_ref().map_or(Ok(()), |ask| ask())
+    }
+}
+
+impl fmt::Debug for GoOn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("GoOn").field(&self.0.is_some()).finish()
+    }
+}
+
 /// An open source.
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
+    /// Asked for each block that is read.
+    pub(crate) go_on: GoOn,
     /// The handle that is read.
     pub(crate) file: Arc<SourceFile>,
     /// What the handle was when it was opened.
@@ -68,7 +92,7 @@ impl Source {
         if identity.bytes == 0 {
             return Err(refuse("a source is empty"));
         }
-        Ok(Self { file: Arc::new(file), identity })
+        Ok(Self { go_on: GoOn::default(), file: Arc::new(file), identity })
     }
 
     /// The source of a plan, opened again; fails when it is not what the plan says.
@@ -81,16 +105,21 @@ impl Source {
         Ok(found)
     }
 
+    /// The same source, whose readers ask whether to go on.
+    pub(crate) fn asking(self, go_on: &GoOn) -> Self {
+        Self { go_on: go_on.clone(), ..self }
+    }
+
     /// Fails when the handle is by now another file, or the file another state, than `planned`.
     pub(crate) fn unchanged(&self, planned: Identity) -> Result<()> {
         let path = self.file.path();
         let identity = self.file.identity().map_err(|e| read_failed(path, 0, e))?;
-        Self { file: Arc::clone(&self.file), identity }.compare(planned)
+        Self { identity, ..self.clone() }.compare(planned)
     }
 
     /// Digest of the file, read from start to end; `None` when it cannot be read whole.
     pub(crate) fn sha256(&self) -> Option<Sha256Sum> {
-        ByteStream::new(Arc::clone(&self.file), self.identity.bytes).finish().ok()
+        ByteStream::new(self).finish().ok()
     }
 
     fn compare(&self, planned: Identity) -> Result<()> {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use sha2::{Digest as _, Sha256};
 
 use super::place::Place;
-use super::source::{Sha256Sum, read_failed, source_changed};
+use super::source::{GoOn, Sha256Sum, Source, read_failed, source_changed};
 use crate::error::Result;
 use crate::io::source::SourceFile;
 
@@ -32,13 +32,15 @@ pub(crate) struct ByteStream {
     /// Offset of `buf[start]` in the file.
     offset: u64,
     hash: Sha256,
+    go_on: GoOn,
 }
 
 impl ByteStream {
-    /// A stream of the first `len` bytes.
-    pub(crate) fn new(file: Arc<SourceFile>, len: u64) -> Self {
+    /// A stream of the bytes that a source had when it was opened.
+    pub(crate) fn new(source: &Source) -> Self {
+        let (file, len, go_on) = (source.file.clone(), source.identity.bytes, source.go_on.clone());
         let hash = Sha256::new();
-        Self { file, len, buf: Vec::new(), start: 0, end: 0, offset: 0, hash }
+        Self { file, len, buf: Vec::new(), start: 0, end: 0, offset: 0, hash, go_on }
     }
 
     /// The path of the source.
@@ -70,6 +72,7 @@ impl ByteStream {
         if wanted == 0 {
             return Ok(false);
         }
+        self.go_on.ask()?;
         if self.start > 0 {
             self.buf.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, held);

@@ -15,6 +15,7 @@
 
 mod bounds;
 #[cfg(feature = "import")]
+mod imports;
 mod jobs;
 mod limits;
 mod steady;

@@ -261,7 +261,7 @@ impl Imports {
 }
 
 /// What a driver tells and asks while it works.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Watch {
     imports: Imports,
     job: BroadcastId,

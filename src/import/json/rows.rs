@@ -50,7 +50,7 @@ enum Next {
 impl JsonRows {
     /// The rows of a source.
     pub(crate) fn new(source: &Source, framing: Framing) -> Self {
-        let stream = ByteStream::new(source.file.clone(), source.identity.bytes);
+        let stream = ByteStream::new(source);
         Self { stream, next: Next::Start(framing), wrapped: false, row: 0, line: 1, len: 0 }
     }
 

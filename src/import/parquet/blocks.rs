@@ -11,7 +11,7 @@ use sha2::{Digest as _, Sha256};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::error::{Error, Result};
-use crate::import::source::{Sha256Sum, Source, read_failed, source_changed};
+use crate::import::source::{GoOn, Sha256Sum, Source, read_failed, source_changed};
 use crate::io::source::SourceFile;
 
 /// Bytes of a block: what is read and compared at once. The digests of a file are an 8,192th of it.
@@ -34,6 +34,7 @@ struct Inner {
     /// imported can as well do so before.
     digests: Vec<u64>,
     cache: Mutex<VecDeque<(u64, Bytes)>>,
+    go_on: GoOn,
     /// Why a block could not be had, which a decoder does not pass on as what it is.
     failure: Mutex<Option<Error>>,
 }
@@ -47,6 +48,7 @@ impl VerifiedFile {
         let mut block = vec![0; BLOCK_BYTES];
         let mut at = 0;
         while at < len {
+            source.go_on.ask()?;
             let wanted = block_len(at, len);
             let room = block.get_mut(..wanted).unwrap_or_default();
             let got = file.read_full_at(room, at).map_err(|e| read_failed(file.path(), at, e))?;
@@ -59,7 +61,9 @@ impl VerifiedFile {
         }
         let sha256 = Sha256Sum(hash.finalize().into());
         let (cache, failure) = (Mutex::new(VecDeque::new()), Mutex::new(None));
-        Ok(Self { inner: Arc::new(Inner { file, len, sha256, digests, cache, failure }) })
+        let go_on = source.go_on.clone();
+        let inner = Inner { file, len, sha256, digests, cache, go_on, failure };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// Why a block could not be had: the system did not let it be read, or it is another one.
@@ -92,6 +96,10 @@ impl Inner {
         if let Some((_, block)) = cache.iter().find(|(at, _)| *at == number) {
             return Ok(block.clone());
         }
+        self.go_on.ask().map_err(|why| {
+            self.fail(why);
+            io::Error::other("the reading is to end")
+        })?;
         let offset = number.saturating_mul(BLOCK_BYTES as u64);
         let mut block = BytesMut::zeroed(block_len(offset, self.len));
         let got = self.file.read_full_at(&mut block, offset).inspect_err(|e| {

@@ -16,11 +16,14 @@ use parquet::basic::{ConvertedType, Type as Physical};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::{Int96, Int96Type};
 use parquet::errors::ParquetError;
+use parquet::file::metadata::ParquetMetaData;
 use parquet::file::reader::{FileReader as _, SerializedFileReader};
 use parquet::schema::types::SchemaDescriptor;
 
 use super::blocks::VerifiedFile;
+use super::costs::{self, STEP_BYTES_MAX};
 use super::guarded;
+use super::pages::{Fault, Looked, PAGES_BYTES_MAX};
 use crate::error::Result;
 use crate::import::decoder;
 use crate::import::place::Place;
@@ -45,7 +48,7 @@ pub(super) fn schema(source: &Source, file: &VerifiedFile) -> Result<SchemaRef> 
         ArrowReaderMetadata::try_new(Arc::clone(plain.metadata()), ArrowReaderOptions::new())
     });
     let embedded = embedded.and_then(std::result::Result::ok);
-    let micros = micros(source, file, plain.parquet_schema())?;
+    let micros = micros(source, file, plain.metadata())?;
     let mut leaves = Leaves { next: 0, micros, words: words(plain.parquet_schema()) };
     let hints = embedded.as_ref().map(|embedded| embedded.schema().fields());
     let fields = leaves.fields(plain.schema().fields(), hints);
@@ -196,16 +199,20 @@ pub(super) fn is_text(array: &dyn Array) -> bool {
 fn micros(
     source: &Source,
     file: &VerifiedFile,
-    schema: &SchemaDescriptor,
+    metadata: &ParquetMetaData,
 ) -> Result<HashSet<usize>> {
+    let schema = metadata.file_metadata().schema_descr();
     let mut micros = HashSet::new();
     for (at, column) in schema.columns().iter().enumerate() {
         if column.physical_type() != Physical::INT96 {
             continue;
         }
-        let instants = guarded(source, Place::default(), || Instants::of(file, at))?;
+        let name = schema.get_column_root(at).name();
+        let place = Place::default().column(name);
+        let steps = steps(file, metadata, at);
+        let steps = steps.map_err(|fault| super::rows::refused_at(source, place, fault))?;
+        let instants = guarded(source, place, || Instants::of(file, at, &steps))?;
         if let Some(row) = instants.unfit() {
-            let name = schema.get_column_root(at).name();
             let what = "the instant is none of 64 bits, beside those before it";
             return Err(Place::row(row).column(name).error(source.file.path(), what));
         }
@@ -214,6 +221,21 @@ fn micros(
         }
     }
     Ok(micros)
+}
+
+/// Rows of a column to decode at once, in each row group.
+fn steps(file: &VerifiedFile, metadata: &ParquetMetaData, column: usize) -> Looked<Vec<usize>> {
+    let steps = metadata.row_groups().iter().map(|group| {
+        let chunk = group.columns().get(column).ok_or(Fault::Damaged)?;
+        let cost = costs::of_chunk(file, chunk, group.num_rows(), true, &mut 0)?;
+        if cost.pages > PAGES_BYTES_MAX {
+            return Err(Fault::Limit(format!("pages of {} bytes", cost.pages)));
+        }
+        let rows = (1..=STEP_VALUES).rev().step_by(64).chain([1]);
+        let mut fit = rows.filter(|rows| cost.of_rows(*rows as u64) <= STEP_BYTES_MAX);
+        Ok(fit.next().unwrap_or(1))
+    });
+    steps.collect()
 }
 
 /// What instants a column has: the first row, from 1, of each kind.
@@ -228,16 +250,20 @@ struct Instants {
 }
 
 impl Instants {
-    fn of(file: &VerifiedFile, column: usize) -> std::result::Result<Self, ParquetError> {
+    fn of(
+        file: &VerifiedFile,
+        column: usize,
+        steps: &[usize],
+    ) -> std::result::Result<Self, ParquetError> {
         let (mut found, mut row) = (Self::default(), 0);
         let reader = SerializedFileReader::new(file.clone())?;
-        for group in 0..reader.num_row_groups() {
+        for (group, step) in (0..reader.num_row_groups()).zip(steps) {
             let group = reader.get_row_group(group)?;
             let schema = group.metadata().schema_descr_ptr();
             let levels = schema.column(column);
             let (def, rep) = (levels.max_def_level(), levels.max_rep_level());
             if let ColumnReader::Int96ColumnReader(values) = group.get_column_reader(column)? {
-                found.take(values, (def, rep), &mut row)?;
+                found.take((values, *step), (def, rep), &mut row)?;
             }
         }
         Ok(found)
@@ -245,14 +271,14 @@ impl Instants {
 
     fn take(
         &mut self,
-        mut reader: ColumnReaderImpl<Int96Type>,
+        (mut reader, step): (ColumnReaderImpl<Int96Type>, usize),
         (def, rep): (i16, i16),
         row: &mut u64,
     ) -> std::result::Result<(), ParquetError> {
         loop {
             let (mut values, mut defs, mut reps) = (Vec::new(), Vec::new(), Vec::new());
             let (records, _, levels) = reader.read_records(
-                STEP_VALUES,
+                step,
                 (def > 0).then_some(&mut defs),
                 (rep > 0).then_some(&mut reps),
                 &mut values,

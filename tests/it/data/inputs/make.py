@@ -134,9 +134,20 @@ def bulk():
     shutil.rmtree(work)
 
 
+def long_list():
+    """One row of 60,000,000 zeros in 603 bytes."""
+    count = 60_000_000
+    offsets = pyarrow.array([0, count], pyarrow.int32())
+    zeros = pyarrow.array(numpy.zeros(count, dtype=numpy.int32))
+    table = pyarrow.table({"l": pyarrow.ListArray.from_arrays(offsets, zeros)})
+    pyarrow.parquet.write_table(
+        table, HERE / "long-list.parquet", compression="zstd", data_page_size=1 << 30)
+
+
 if __name__ == "__main__":
     sys.stderr.write(f"pyarrow {pyarrow.__version__}\n")
     every()
     checksums()
     int96()
     bulk()
+    long_list()
