@@ -305,6 +305,8 @@ impl Tail {
     ///
     /// Final, whatever it is: a refusal for space of footer and cut is none.
     fn seal(&mut self, last: Mark, durable: Mark, tally: &Tally) -> Result<Option<Synced>> {
+        // What it gives back is cut here; a roll that is tried again leaves the footer.
+        self.ended_at = None;
         if !self.bare && !self.sealed {
             let offset = self.used.next_multiple_of(limits::ALIGNMENT);
             let footer = footer(self, Place { offset, ..self.place(0) }, last, durable, tally);

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::io::fault::{CallKind, EIO, Fault as Injected, Which};
+use crate::io::fault::{CallKind, EIO, ENOSPC, Fault as Injected, Which};
 use crate::io::mem::MemIo;
 use crate::log::spare::write_zeros;
 use crate::log::{CreateMode, Options, RecordKind};
@@ -210,4 +210,31 @@ fn what_is_longer_than_a_segment_was_no_reserve() {
     let (log, _) = Log::open("/log", &options).unwrap();
     assert!(log.handle.shared.gate().kept.spare.is_none());
     assert!(io.open(&Path::new("/log").join(RESERVE_NAME), OpenHow::ReadWrite).is_err());
+}
+
+/// A roll that was refused behind the footer was tried again on a full disk, and cut it off.
+#[test]
+fn a_torn_tail_keeps_its_footer_where_the_roll_is_tried_again_without_space() {
+    let io = MemIo::default();
+    let (log, _) = Log::open("/log", &small(&io)).unwrap();
+    log.promise(1).unwrap();
+    let Taken::In(first) = hand_over(&log, 100, Use::New(1)).unwrap() else { panic!("no reserve") };
+    first.wait().unwrap();
+    drop(log);
+    let mut machine = io.machine();
+    let path = "/log/0000000001-00000000000000000001.seg";
+    let mut bytes = machine.bytes(path).unwrap();
+    let torn = usize::try_from(FRAMES_OFFSET).unwrap() + 1_000;
+    bytes[torn] = 1;
+    machine.put(path, &bytes).unwrap();
+    let io = MemIo::new(machine);
+    let (log, report) = Log::open("/log", &small(&io)).unwrap();
+    assert!(report.torn.is_some());
+    io.arm(Which::Kind(CallKind::Rename), 1, 1, Injected::Error(ENOSPC));
+    assert!(log.make_room(100, None).is_err());
+    assert_eq!(io.struck(), 1);
+    let sealed = io.machine().bytes(path).unwrap();
+    io.set_free_blocks(Some(0));
+    assert_eq!(log.make_room(100, None).unwrap_err().kind(), ErrorKind::StoreFull);
+    assert!(io.machine().bytes(path).unwrap() == sealed, "the footer is cut");
 }
