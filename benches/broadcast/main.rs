@@ -20,13 +20,10 @@ use std::path::Path;
 use oncelog::broadcast::{Broadcaster, Noop, Options, Request, Scope};
 use oncelog::{CreateMode, Store, StoreOptions};
 
-use self::table::{Scale, Table};
+use self::table::Workload;
 
 /// The vchannels of every broadcast, on one pchannel.
 pub(crate) const VCHANNELS: [&str; 2] = ["v0", "v1"];
-
-/// A workload: its name, and what runs it.
-type Workload = (&'static str, fn(&Scale, &mut Table));
 
 const WORKLOADS: [Workload; 5] = [
     ("B1", submits::lone),
@@ -37,16 +34,7 @@ const WORKLOADS: [Workload; 5] = [
 ];
 
 fn main() {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let scale = Scale::new(args.iter().any(|arg| arg == "--test"));
-    let named: Vec<&String> = args.iter().filter(|arg| !arg.starts_with("--")).collect();
-    let mut table = Table::new();
-    for (name, run) in WORKLOADS {
-        if named.is_empty() || named.iter().any(|wanted| *wanted == name) {
-            run(&scale, &mut table);
-        }
-    }
-    table.print();
+    table::play(&WORKLOADS);
 }
 
 /// Opens the store in `dir`, which is made where there is none; checkpoints come when a workload asks

@@ -33,7 +33,7 @@ use oncelog::import::{ImportCall, ImportRequest, Imports};
 use oncelog::{CreateMode, Store, StoreOptions};
 use sha2::{Digest as _, Sha256};
 
-use self::table::{Scale, Table, float, median, seconds};
+use self::table::{Scale, Table, Workload, float, median, seconds};
 
 /// Rows of the narrow file, and of the same as text.
 const NARROW_ROWS: usize = 10_000_000;
@@ -50,22 +50,11 @@ const LOOK: Duration = Duration::from_millis(2);
 
 const MIB: f64 = 1024.0 * 1024.0;
 
-type Workload = (&'static str, fn(&Scale, &mut Table));
-
 const WORKLOADS: [Workload; 4] =
     [("I1", narrow), ("I2", vectors), ("CSV", text), ("HTTP", service::clients)];
 
 fn main() {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let scale = Scale::new(args.iter().any(|arg| arg == "--test"));
-    let named: Vec<&String> = args.iter().filter(|arg| !arg.starts_with("--")).collect();
-    let mut table = Table::new();
-    for (name, run) in WORKLOADS {
-        if named.is_empty() || named.iter().any(|wanted| *wanted == name) {
-            run(&scale, &mut table);
-        }
-    }
-    table.print();
+    table::play(&WORKLOADS);
 }
 
 /// I1: a narrow Parquet file into four vchannels, and the memory that it takes.

@@ -19,7 +19,7 @@ use std::path::Path;
 
 use oncelog::{CreateMode, Log, Options};
 
-use self::table::{Scale, Table};
+use self::table::Workload;
 
 /// Bytes of a small record, as in the workloads that other logs publish.
 pub(crate) const SMALL: usize = 100;
@@ -27,9 +27,6 @@ pub(crate) const SMALL: usize = 100;
 pub(crate) const MIDDLE: usize = 1024;
 /// Bytes of a small record's frame.
 pub(crate) const SMALL_FRAME: u64 = 136;
-
-/// A workload: its name, and what runs it.
-type Workload = (&'static str, fn(&Scale, &mut Table));
 
 const WORKLOADS: [Workload; 9] = [
     ("W1", appends::bulk),
@@ -44,16 +41,7 @@ const WORKLOADS: [Workload; 9] = [
 ];
 
 fn main() {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let scale = Scale::new(args.iter().any(|arg| arg == "--test"));
-    let named: Vec<&String> = args.iter().filter(|arg| !arg.starts_with("--")).collect();
-    let mut table = Table::new();
-    for (name, run) in WORKLOADS {
-        if named.is_empty() || named.iter().any(|wanted| *wanted == name) {
-            run(&scale, &mut table);
-        }
-    }
-    table.print();
+    table::play(&WORKLOADS);
 }
 
 /// Incompressible bytes, a different record for every `index`.

@@ -2,6 +2,23 @@
 
 use std::time::{Duration, Instant};
 
+/// A workload and its name.
+pub(crate) type Workload = (&'static str, fn(&Scale, &mut Table));
+
+/// Runs the workloads that the command line names, or all of them, and prints their table.
+pub(crate) fn play(workloads: &[Workload]) {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let scale = Scale::new(args.iter().any(|arg| arg == "--test"));
+    let named: Vec<&String> = args.iter().filter(|arg| !arg.starts_with("--")).collect();
+    let mut table = Table::new();
+    for (name, run) in workloads {
+        if named.is_empty() || named.iter().any(|wanted| wanted == name) {
+            run(&scale, &mut table);
+        }
+    }
+    table.print();
+}
+
 /// How much a run does.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scale {
